@@ -1,0 +1,1 @@
+"""Sequence models: mixers, stacks, hybrids and their exact accounting."""

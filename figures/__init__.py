@@ -1,0 +1,1 @@
+"""One module per figure; each reads filters and recorded results, never torch."""

@@ -1,0 +1,1 @@
+"""Exact inference for two-timescale hidden Markov models; NumPy is the definition."""

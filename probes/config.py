@@ -1,0 +1,76 @@
+"""The plain-data settings of a trial, strict: an unknown key is an error.
+
+A trial is its resolved task (with version), its resolved architecture spec, its training recipe and its seeds; the
+hash of these four is its identity (`Trial.identity`). Where and how it ran is recorded beside it, never hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Strict(BaseModel):
+    """Frozen, and rejects unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Training(Strict):
+    """The training recipe: fresh batches, AdamW, linear warm-up, then cosine to `final_lr` times the peak."""
+
+    steps: int = Field(2000, ge=1)
+    batch_size: int = Field(64, ge=1)
+    lr: float = Field(1e-3, gt=0)
+    warmup: int = Field(100, ge=0)
+    """Steps of linear warm-up."""
+    final_lr: float = Field(0.1, ge=0, le=1)
+    """The last step's learning rate as a fraction of the peak."""
+    weight_decay: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    clip: float = Field(1.0, gt=0)
+    """Largest gradient norm."""
+    supervision: Literal["scored", "all"] = "scored"
+    """`scored`: loss at the task's scored positions; `all`: at every position that has a next token."""
+    examples: int | None = Field(None, ge=1)
+    """Size of a finite training set; None draws fresh sequences for ever."""
+    control: dict[str, Any] = {}
+    """Named schedules for the architecture's control tensors in training (an Oryx mode schedule, ...)."""
+    evaluations: int = Field(10, ge=1)
+    """How often the validation split is scored in the course of training, evenly spaced, the end included."""
+
+
+class Evaluation(Strict):
+    """How much is scored. Sequences are drawn on the CPU in blocks of 256."""
+
+    validation_sequences: int = Field(512, ge=2)
+    test_sequences: int = Field(2048, ge=2)
+    batch_size: int = Field(256, ge=1)
+
+
+class Seeds(Strict):
+    """`data_seed`: the streams of all splits. `model_seed`: initialisation. Tables have the task's `table_seed`."""
+
+    data_seed: int = Field(0, ge=0)
+    model_seed: int = Field(0, ge=0)
+
+
+class Trial(Strict):
+    """Everything that fixes a trial's numbers, resolved, as plain data."""
+
+    task: dict[str, Any]
+    """`{"name", "version", "settings"}`"""
+    architecture: dict[str, Any]
+    """The resolved spec, `vocab_size` included."""
+    train: Training
+    evaluate: Evaluation
+    seeds: Seeds
+
+    def identity(self) -> str:
+        """SHA-256 over the canonical JSON of all fields, 64 hex digits."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
