@@ -74,3 +74,29 @@ class Trial(Strict):
         """SHA-256 over the canonical JSON of all fields, 64 hex digits."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Suite(Strict):
+    """A named sweep: every task with every architecture, over a grid and seeds.
+
+    `learning_rates` is searched per (task, architecture, grid point) on the first seed; the one with the best
+    validation loss is used for the remaining seeds. `grid` holds axes of dials, keyed as in `--set`
+    (`task.overlap`, `arch.d_model`, `train.steps`), whose cross product is swept.
+    """
+
+    description: str = ""
+    tasks: list[str] = Field(min_length=1)
+    architectures: list[str] = Field(min_length=1)
+    train: dict[str, Any] = {}
+    evaluate: dict[str, Any] = {}
+    task: dict[str, Any] = {}
+    """Dials set on every task of the suite."""
+    arch: dict[str, Any] = {}
+    """Dials set on every architecture of the suite."""
+    learning_rates: list[float] = Field(min_length=1)
+    grid: dict[str, list[Any]] = {}
+    seeds: list[int] = Field(default=[0], min_length=1)
+    smoke: bool = False
+    """A smoke suite may search fewer than four learning rates."""
+    match: Literal["parameters", "state_bytes", "forward_flops"] | None = None
+    """What the models of one task are matched in, to the first architecture's value; None: as specified."""
