@@ -58,6 +58,15 @@ class Batch:
             {name: value[start:stop] for name, value in self.slices.items()},
         )
 
+    def select(self, index: Tensor) -> Batch:
+        """The sequences at `index (n,)`, copied, in that order."""
+        return Batch(
+            self.tokens[index],
+            self.targets[index],
+            {name: value[index] for name, value in self.latents.items()},
+            {name: value[index] for name, value in self.slices.items()},
+        )
+
     @staticmethod
     def concatenate(batches: list[Batch]) -> Batch:
         """One batch with the sequences of all, in order."""
@@ -115,6 +124,13 @@ class Task(ABC):
     @abstractmethod
     def references(self) -> dict[str, Reference]:
         """References by name; `bayes` is always among them."""
+
+    def window(self, width: int) -> Reference | None:
+        """The best prediction from the last `width` tokens, for any width; None where the task has no such form.
+
+        It bounds what a model of receptive field `width` can do.
+        """
+        return None
 
     def evaluations(self) -> dict[str, Task]:
         """Further tasks on which a model trained on this one is also scored (longer sequences, ...), by name."""
