@@ -1,0 +1,32 @@
+"""One clear line for an error that a user can cause: the key, its value, the nearest valid choice."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+
+def nearest(key: Any, choices: Iterable[Any]) -> str:
+    """`; nearest is 'x'`, the whole list where nothing is near, or nothing where there is no choice."""
+    known = sorted(map(str, choices))
+    close = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    if close:
+        return f"; nearest is {close[0]!r}"
+    return f"; known: {', '.join(known)}" if known else ""
+
+
+def describe_validation(error: ValidationError, model: type[BaseModel]) -> tuple[tuple[Any, ...], str]:
+    """The path and the description of the first thing wrong with a `model`'s input, unknown keys before others."""
+    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    fault = faults[0]
+    path = tuple(fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return path, f"unknown key {str(path[-1])!r}{nearest(path[-1], model.model_fields)}"
+    key = ".".join(map(str, path))
+    if fault["type"] == "missing":
+        return path, f"key {key!r} is missing"
+    reason = fault["msg"][0].lower() + fault["msg"][1:]
+    return path, f"{key} = {fault['input']!r}: {reason}"

@@ -1,0 +1,85 @@
+"""Objects named in text: `package.module:Name` or `path/to/file.py:Name`.
+
+What a user names comes after everything that is installed: a folder is appended to the import path, never put first,
+so that a `figures/` or `filters/` of the user's own shadows nothing of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from probes.messages import nearest
+
+
+class PluginError(ValueError):
+    """A reference that names no object; the message quotes it and says what is missing."""
+
+
+def append_to_path(folder: Path | str) -> None:
+    """Makes the modules of `folder` importable, behind all that is importable already."""
+    entry = str(Path(folder).resolve())
+    if entry not in sys.path:
+        sys.path.append(entry)
+
+
+def load_module(reference: str) -> ModuleType:
+    """Imports `package.module` (the working folder counts, last) or the file `path/to/file.py`.
+
+    Raises `PluginError` if there is no such file or module; an error inside the module is passed on as it is.
+    """
+    if reference.endswith(".py"):
+        return _load_file(Path(reference))
+    append_to_path(Path.cwd())
+    try:
+        return importlib.import_module(reference)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (reference == error.name or reference.startswith(error.name + ".")):
+            raise PluginError(f"no module {reference!r} (looked for {error.name!r} on the import path)") from None
+        raise PluginError(f"module {reference!r} needs {error.name!r}, which is not installed") from error
+    except ValueError as error:
+        raise PluginError(f"no module {reference!r}: {error}") from None
+
+
+def load_object(reference: str) -> Any:
+    """The object that `package.module:Name` or `path/to/file.py:Name` names; dots in `Name` reach inside.
+
+    Raises `PluginError` with the reference and, for a wrong name, the nearest one that the module has.
+    """
+    module_name, colon, name = reference.rpartition(":")
+    if not colon or not module_name or not name:
+        raise PluginError(f"{reference!r} is not of the form 'package.module:Name' or 'path/to/file.py:Name'")
+    found: Any = load_module(module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [known for known in vars(found) if not known.startswith("_")] if hasattr(found, "__dict__") else []
+            raise PluginError(f"{module_name!r} has no {name!r}{nearest(part, public)}")
+        found = getattr(found, part)
+    return found
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise PluginError(f"no file {str(path)!r}")
+    path = path.resolve()
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    name = f"_fastslow_plugin_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    append_to_path(path.parent)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"cannot import {str(path)!r}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
