@@ -50,6 +50,10 @@ class Evaluation(Strict):
     validation_sequences: int = Field(512, ge=2)
     test_sequences: int = Field(2048, ge=2)
     batch_size: int = Field(256, ge=1)
+    control: dict[str, Any] = {}
+    """Schedules of the control tensors under which the headline score is taken."""
+    variants: dict[str, dict[str, Any]] = {}
+    """Further controls under which the trained model is scored on the same sequences, by name."""
 
 
 class Seeds(Strict):

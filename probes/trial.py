@@ -1,0 +1,338 @@
+"""One trial from its settings to its folder: build, train, choose nothing, score once on test, write whole.
+
+While it runs, a trial keeps its last checkpoint under `.partial/`; killed at any moment, it goes on from there to
+the same numbers. Its folder appears under its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from architectures import build
+from probes import environment
+from probes.config import Trial
+from probes.controls import make_control
+from probes.files import whole_file, whole_folder
+from probes.names import unknown
+from probes.results import SCHEMA_VERSION, read_row, write_json
+from probes.row import curves_of, model_columns, reference_columns
+from probes.scoring import EvaluationSet, Sums
+from probes.splits import split_generator
+from probes.task import Batch, Task
+from probes.tasks import create
+from probes.training import Diverged, Trainer, evaluation_steps
+
+PRECISIONS = {"float32": None, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How a trial is called in tables: names in the catalogue, and its grid point. Not part of its identity."""
+
+    task: str
+    architecture: str
+    point: str = ""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how a trial runs: recorded, not hashed. `precision`: float32 or bf16 (autocast)."""
+
+    device: str = "cpu"
+    precision: str = "float32"
+    kernels: str = "auto"
+
+    def describe(self) -> dict[str, Any]:
+        """The environment as it is recorded."""
+        return environment.describe(self.device, precision=self.precision, kernels=self.kernels)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a running trial tells: after every step, with the last known validation excess (nats)."""
+
+    trial: str
+    name: str
+    step: int
+    steps: int
+    excess: float
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished trial, read from its folder."""
+
+    folder: Path
+    trial: Trial
+    row: dict[str, Any]
+
+    @property
+    def curves(self) -> dict[str, np.ndarray]:
+        """The arrays of `curves.npz`."""
+        with np.load(self.folder / "curves.npz") as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+    def task(self) -> Task:
+        """The trial's task."""
+        return create(self.trial.task["kind"], self.trial.task["settings"])
+
+    def model(self, device: str = "cpu") -> nn.Module:
+        """The trained model in evaluation mode. FileNotFoundError where the trial ended without weights."""
+        model = build(self.trial.architecture).to(device)
+        load_model(model, self.folder / "weights.safetensors", device=device)
+        return model.eval()
+
+
+def make_trial(task_kind: str, task: Task, spec: Mapping[str, Any], train, evaluate, seeds) -> Trial:
+    """The trial of a task, a resolved spec and settings."""
+    identity = {"kind": task_kind, "version": task.version, "settings": dict(task.settings)}
+    return Trial(task=identity, architecture=dict(spec), train=train, evaluate=evaluate, seeds=seeds)
+
+
+def folder_name(trial: Trial, labels: Labels) -> str:
+    """`TASK-ARCHITECTURE-sSEED-HASH`, safe as a file name."""
+    safe = "".join(c if c.isalnum() or c in "._" else "_" for c in f"{labels.task}~{labels.architecture}")
+    return f"{safe.replace('~', '-')}-s{trial.seeds.model_seed}-{trial.identity()[:12]}"
+
+
+def read(folder: Path) -> Result:
+    """A finished trial's folder. FileNotFoundError where there is none."""
+    text = (folder / "trial.json").read_text()
+    return Result(folder, Trial.model_validate_json(text), read_row(folder))
+
+
+@lru_cache(maxsize=8)
+def _task(canonical: str) -> Task:
+    settings = json.loads(canonical)
+    return create(settings["kind"], settings["settings"])
+
+
+@lru_cache(maxsize=8)
+def _evaluation_set(
+    canonical: str, data_seed: int, split: Any, sequences: int, batch_size: int, device: str, window: int | None
+) -> EvaluationSet:
+    task = _task(canonical)
+    reference = None if window is None else task.window(window)
+    extra = None if reference is None else {"receptive_field": reference}
+    return EvaluationSet(task, data_seed, split, sequences, batch_size=batch_size, device=device, extra=extra)
+
+
+class Runner:
+    """Trains and scores one trial; `run` returns its row. Evaluation sets are shared by the trials of a process."""
+
+    def __init__(self, trial: Trial, labels: Labels, runtime: Runtime, out: Path, listener: Listener | None) -> None:
+        self.trial, self.labels, self.runtime, self.out = trial, labels, runtime, out
+        self.listener = listener
+        self.name = folder_name(trial, labels)
+        self.partial = out / ".partial" / trial.identity()
+        self.canonical = json.dumps(trial.task, sort_keys=True)
+        self.task = _task(self.canonical)
+        if runtime.precision not in PRECISIONS:
+            raise ValueError(unknown("precision", runtime.precision, PRECISIONS))
+        self.autocast = PRECISIONS[runtime.precision]
+        self.history: list[dict[str, float]] = []
+        self.train_seconds = 0.0
+        self.seconds = 0.0
+
+    def evaluation_set(self, split: str, sequences: int, window: int | None = None) -> EvaluationSet:
+        """The sequences of one evaluation split of this trial, with the references' predictions."""
+        trial = self.trial
+        size = trial.evaluate.batch_size
+        return _evaluation_set(
+            self.canonical, trial.seeds.data_seed, split, sequences, size, self.runtime.device, window
+        )
+
+    def score(
+        self, model: nn.Module, evaluation: EvaluationSet, control: Mapping[str, Any], metrics: dict[str, float]
+    ) -> dict[str, Sums]:
+        """Scores the model under one control; the means of what it reports of itself are put into `metrics`."""
+        model.eval()
+        generator = split_generator(self.trial.seeds.data_seed, "test", "control", self.runtime.device)
+        seen: dict[str, list[float]] = {}
+
+        def logits(batch: Batch) -> torch.Tensor:
+            tensors = make_control(control, batch, self.task, generator)
+            kind = torch.device(self.runtime.device).type
+            with torch.autocast(kind, dtype=self.autocast, enabled=self.autocast is not None):
+                output = model(batch.tokens, positions=batch.scored, control=tensors)
+            for name, value in output.extras.get("metrics", {}).items():
+                seen.setdefault(name, []).append(float(value))
+            return output.logits
+
+        sums = evaluation.score(logits)
+        metrics.update({name: float(np.mean(values)) for name, values in seen.items()})
+        return sums
+
+    def build(self) -> nn.Module:
+        """The model, initialised from the trial's model seed alone."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.trial.seeds.model_seed)
+            model = build(self.trial.architecture, kernels=self.runtime.kernels)
+        return model.to(self.runtime.device)
+
+    def train(self, model: nn.Module) -> None:
+        """Trains to the end, from the last checkpoint where there is one. Raises `Diverged`."""
+        trial = self.trial
+        trainer = Trainer(
+            model,
+            self.task,
+            trial.train,
+            data_seed=trial.seeds.data_seed,
+            device=self.runtime.device,
+            autocast=self.autocast,
+        )
+        checkpoint = self.partial / "checkpoint.pt"
+        if checkpoint.exists():
+            saved = torch.load(checkpoint, map_location=self.runtime.device, weights_only=True)
+            trainer.restore(saved["trainer"])
+            self.history, self.train_seconds, self.seconds = saved["history"], saved["train_seconds"], saved["seconds"]
+        validation = self.evaluation_set("validation", trial.evaluate.validation_sequences)
+        excess = self.history[-1]["excess"] if self.history else math.nan
+
+        def report(step: int) -> None:
+            if self.listener is not None:
+                self.listener(Event(trial.identity(), self.name, step, trial.train.steps, excess))
+
+        for until in evaluation_steps(trial.train):
+            if until <= trainer.step:
+                continue
+            started = time.perf_counter()
+            progress = trainer.advance(until, report)
+            self.train_seconds += time.perf_counter() - started
+            metrics: dict[str, float] = {}
+            sums = self.score(model, validation, trial.evaluate.control, metrics)
+            excess = sums["model"].excess().mean
+            if not math.isfinite(excess) and not math.isfinite(sums["model"].nll.sum()):
+                raise Diverged(until, excess)
+            entry = {"step": float(until), "loss": progress.loss, "excess": excess}
+            self.history.append({**entry, **{f"metric/{k}": v for k, v in trainer.metrics.items()}})
+            self.seconds += time.perf_counter() - started
+            with whole_file(checkpoint) as temporary:
+                torch.save(
+                    {
+                        "trainer": trainer.state(),
+                        "history": self.history,
+                        "train_seconds": self.train_seconds,
+                        "seconds": self.seconds,
+                    },
+                    temporary,
+                )
+
+    def run(self) -> dict[str, Any]:
+        """Runs the trial and writes its folder; a failure is written as a row too, without weights."""
+        row = self.base_row()
+        model, curves, status = None, {}, "ok"
+        try:
+            model = self.build()
+            row["env.kernels_used"] = json.dumps(getattr(model, "kernels_used", {}), sort_keys=True)
+            self.train(model)
+            started = time.perf_counter()
+            scores, curves = self.test(model)
+            row.update(scores)
+            self.seconds += time.perf_counter() - started
+        except Diverged as error:
+            status, row["error"] = "diverged", str(error)
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            status, row["error"] = "failed", f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        row.update({"status": status, "train_seconds": self.train_seconds, "seconds": self.seconds})
+        with whole_folder(self.out / "trials" / self.name) as folder:
+            (folder / "trial.json").write_text(self.trial.model_dump_json(indent=1) + "\n")
+            write_json(folder / "result.json", row)
+            np.savez_compressed(folder / "curves.npz", **{**self.training_curves(), **curves})
+            if status == "ok" and model is not None:
+                save_model(model, str(folder / "weights.safetensors"))
+        shutil.rmtree(self.partial, ignore_errors=True)
+        return row
+
+    def base_row(self) -> dict[str, Any]:
+        """What is known before the trial has run."""
+        trial, env = self.trial, self.runtime.describe()
+        dials = {f"dial.{name}": value for name, value in self.task.dials().items()}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "trial": trial.identity(),
+            "folder": self.name,
+            "error": "",
+            "task": self.labels.task,
+            "task_kind": trial.task["kind"],
+            "task_version": trial.task["version"],
+            "architecture": self.labels.architecture,
+            "point": self.labels.point,
+            "model_seed": trial.seeds.model_seed,
+            "data_seed": trial.seeds.data_seed,
+            "lr": trial.train.lr,
+            "steps": trial.train.steps,
+            "test_sequences": trial.evaluate.test_sequences,
+            **{k: v if isinstance(v, int | float | str | bool) else json.dumps(v) for k, v in dials.items()},
+            **{f"env.{name}": value for name, value in env.items()},
+            **model_columns(trial.architecture, self.task.length),
+        }
+
+    def test(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The test split's columns and curves, with every variant and every further evaluation task."""
+        trial = self.trial
+        field = model_columns(trial.architecture, self.task.length)["receptive_field"]
+        evaluation = self.evaluation_set("test", trial.evaluate.test_sequences, field)
+        metrics: dict[str, float] = {}
+        sums = self.score(model, evaluation, trial.evaluate.control, metrics)
+        row: dict[str, Any] = {"test_digest": evaluation.digest, **reference_columns(sums)}
+        row.update({f"metric.{name}": value for name, value in metrics.items()})
+        curves = curves_of(sums)
+        for name, control in trial.evaluate.variants.items():
+            own: dict[str, float] = {}
+            part = self.score(model, evaluation, control, own)["model"]
+            row.update(_short(f"variant.{name}", part))
+            row.update({f"variant.{name}.metric.{key}": value for key, value in own.items()})
+            curves[f"variant/{name}/position_excess"] = part.position["excess"] / np.maximum(part.position["count"], 1)
+        for name, task in self.task.evaluations().items():
+            size = trial.evaluate.batch_size
+            count = trial.evaluate.test_sequences
+            further = EvaluationSet(
+                task, trial.seeds.data_seed, "test", count, batch_size=size, device=self.runtime.device
+            )
+            part = self.score(model, further, trial.evaluate.control, {})["model"]
+            row.update(_short(f"evaluation.{name}", part))
+        if len(self.history) > 1:
+            last, before = self.history[-1]["excess"], self.history[-2]["excess"]
+            row["still_improving"] = bool(before - last > 0.05 * abs(last))
+        row["validation_excess"] = self.history[-1]["excess"]
+        return row, curves
+
+    def training_curves(self) -> dict[str, np.ndarray]:
+        """Arrays by evaluation step: training loss, validation excess, and what the model reported of itself."""
+        step = np.array([entry["step"] for entry in self.history])
+        curves = {
+            "train_step": step,
+            "train_loss": np.array([entry["loss"] for entry in self.history]),
+            "validation_step": step,
+            "validation_excess": np.array([entry["excess"] for entry in self.history]),
+        }
+        for name in sorted({key for entry in self.history for key in entry if key.startswith("metric/")}):
+            curves[name] = np.array([entry.get(name, math.nan) for entry in self.history])
+        return curves
+
+
+def _short(prefix: str, sums: Sums) -> dict[str, Any]:
+    excess, accuracy, whole = sums.excess(), sums.accuracy(), sums.sequence_accuracy()
+    return {
+        f"{prefix}.excess": excess.mean,
+        f"{prefix}.excess_se": excess.se,
+        f"{prefix}.accuracy": math.nan if accuracy is None else accuracy.mean,
+        f"{prefix}.sequence_accuracy": math.nan if whole is None else whole.mean,
+    }
