@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probes.names import unknown
+from probes.messages import nearest
 from probes.task import Batch, Task
 
 SCHEDULES: dict[str, str] = {}
@@ -30,7 +30,7 @@ def make_control(
         parameters = dict(entry)
         schedule = parameters.pop("schedule", "")
         if schedule not in SCHEDULES:
-            raise ValueError(unknown(f"control.{name}.schedule", schedule, SCHEDULES))
+            raise ValueError(f"control.{name}.schedule: unknown {schedule!r}{nearest(schedule, SCHEDULES)}")
         module, function = SCHEDULES[schedule].split(":")
         control[name] = getattr(import_module(module), function)(batch, task, generator, **parameters)
     return control

@@ -26,7 +26,7 @@ from probes import environment
 from probes.config import Trial
 from probes.controls import make_control
 from probes.files import whole_file, whole_folder
-from probes.names import unknown
+from probes.messages import nearest
 from probes.results import SCHEMA_VERSION, read_row, write_json
 from probes.row import curves_of, model_columns, reference_columns
 from probes.scoring import EvaluationSet, Sums
@@ -144,7 +144,7 @@ class Runner:
         self.canonical = json.dumps(trial.task, sort_keys=True)
         self.task = _task(self.canonical)
         if runtime.precision not in PRECISIONS:
-            raise ValueError(unknown("precision", runtime.precision, PRECISIONS))
+            raise ValueError(f"unknown precision {runtime.precision!r}{nearest(runtime.precision, PRECISIONS)}")
         self.autocast = PRECISIONS[runtime.precision]
         self.history: list[dict[str, float]] = []
         self.train_seconds = 0.0

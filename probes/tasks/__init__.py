@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from probes.names import unknown
+from probes.messages import nearest
 
 if TYPE_CHECKING:
     from probes.task import Task
@@ -28,6 +28,6 @@ def create(kind: str, settings: Mapping[str, Any]) -> Task:
 
         return load_object(kind.removeprefix("task:"))(**settings)
     if kind not in TASKS:
-        raise TaskError(unknown("task", kind, TASKS))
+        raise TaskError(f"unknown task {kind!r}{nearest(kind, TASKS)}")
     module, name = TASKS[kind].split(":")
     return getattr(import_module(module), name)(**settings)
