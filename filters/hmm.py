@@ -10,6 +10,8 @@ Reference: State-space book, section 14.6.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -218,14 +220,44 @@ def book_instance(
 
     Reference: State-space book, section 14.6.
     """
-    import jax
-
     _within("overlap", overlap, 1.0)
     _within("switch_rate", switch_rate, 1.0)
     _at_least_one("length", length)
+    with _book_generator():
+        return _draw_book_instance(overlap, switch_rate, length, seed)
+
+
+def book_tables(regimes: int, vocab: int, concentration: float = 0.3, seed: int = 0) -> tuple[Array, Array]:
+    """The shared table `C` `(V, V)` and the regimes' tables `D` `(K, V, V)`, drawn as the book draws its own.
+
+    Rows are symmetric Dirichlet. `K = 4`, `V = 12`, 0.3 and seed 0 are the reference configuration's.
+    """
+    _at_least_one("regimes", regimes)
+    _at_least_one("vocab", vocab)
+    with _book_generator():
+        return _draw_book_tables(regimes, vocab, concentration, seed)[:2]
+
+
+@contextmanager
+def _book_generator() -> Iterator[None]:
+    """JAX in float64, with the partitionable threefry generator, on the CPU; as before afterwards."""
+    import jax
+
     enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64
     with enable_x64(True), jax.threefry_partitionable(True), jax.default_device(jax.devices("cpu")[0]):
-        return _draw_book_instance(overlap, switch_rate, length, seed)
+        yield
+
+
+def _draw_book_tables(regimes: int, vocab: int, concentration: float, seed: int) -> tuple[Array, Array, Any]:
+    """`C`, `D`, and the key from which streams are drawn."""
+    import jax.numpy as jnp
+    from jax import random
+
+    key_tables, key_stream = random.split(random.key(seed, impl="threefry2x32"))
+    key_shared, key_regimes = random.split(key_tables)
+    alpha = concentration * jnp.ones(vocab)
+    shared = np.asarray(random.dirichlet(key_shared, alpha, shape=(vocab,)))
+    return shared, np.asarray(random.dirichlet(key_regimes, alpha, shape=(regimes, vocab))), key_stream
 
 
 def _draw_book_instance(
@@ -236,12 +268,8 @@ def _draw_book_instance(
     from jax import random
 
     regimes, vocab, concentration = 4, 12, 0.3
-    key_tables, key_stream = random.split(random.key(seed, impl="threefry2x32"))
-    key_shared, key_regimes = random.split(key_tables)
-    alpha = concentration * jnp.ones(vocab)
-    shared = random.dirichlet(key_shared, alpha, shape=(vocab,))
-    tables = random.dirichlet(key_regimes, alpha, shape=(regimes, vocab))
-    emission = overlap_emissions(np.asarray(shared), np.asarray(tables), overlap)
+    shared, tables, key_stream = _draw_book_tables(regimes, vocab, concentration, seed)
+    emission = overlap_emissions(shared, tables, overlap)
     transition = sticky_transition(regimes, switch_rate)
     hmm = TwoTimescaleHMM(transition, emission, np.full(regimes, 1.0 / regimes))
     if not (hmm.emission > 0).all():

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from filters import torch_backend
-from filters.diagnostics import describe
+from filters.diagnostics import mean_discrimination
 from filters.hmm import TwoTimescaleHMM, book_tables, matched_rate, overlap_emissions, sticky_transition
 from probes.task import IGNORED, Batch, Reference, Task
 from probes.tasks.settings import TaskSettings, read_settings, refuse
@@ -69,13 +69,10 @@ class TwoTimescale(Task):
             overlap_emissions(shared, regime_tables, dials.overlap),
             torch.full((dials.regimes,), 1 / dials.regimes, dtype=torch.float64).numpy(),
         )
-        self._described: dict[str, Any] | None = None
 
     def dials(self) -> dict[str, Any]:
-        """The settings, and what `filters.diagnostics.describe` says of the model."""
-        if self._described is None:
-            self._described = {**self.settings, **describe(self.hmm)}
-        return dict(self._described)
+        """The settings, and the mean discrimination between regimes, nats per token."""
+        return {**self.settings, "mean_discrimination": mean_discrimination(self.hmm)}
 
     def sample(self, generator: torch.Generator, batch_size: int) -> Batch:
         """Draws `(B, 3, T + 1)` uniforms; the regime chain is a cumulative sum, the tokens a prefix composition.
