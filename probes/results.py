@@ -93,7 +93,9 @@ def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     names = set().union(*rows) - set(COLUMNS) if rows else set()
     table = pd.DataFrame(rows, columns=[*COLUMNS, *sorted(names)])
     for name, (kind, _) in COLUMNS.items():
-        table[name] = table[name].astype(kind if not table[name].isna().any() or kind != "bool" else "boolean")
+        missing = bool(table[name].isna().any())
+        nullable = {"bool": "boolean", "int64": "Int64"}.get(kind, kind) if missing else kind
+        table[name] = table[name].astype(nullable)  # type: ignore[call-overload]
     return table
 
 

@@ -30,12 +30,13 @@ def model_columns(spec: Mapping[str, Any], length: int) -> dict[str, Any]:
 
 
 def _put(row: dict[str, Any], name: str, estimate: Estimate | None) -> None:
-    row[name], row[f"{name}_se"] = (math.nan, math.nan) if estimate is None else estimate
+    row[name], row[f"{name}_se"] = estimate or (math.nan, math.nan)
 
 
 def reference_columns(sums: Mapping[str, Sums]) -> dict[str, Any]:
     """The model's scores, and each reference's beside it."""
-    model, row = sums["model"], {}
+    model = sums["model"]
+    row: dict[str, Any] = {}
     _put(row, "excess", model.excess())
     _put(row, "excess_sampled", ratio(model.sampled, model.count))
     _put(row, "excess_kl", None if model.kl is None else model.excess())

@@ -98,7 +98,8 @@ class Trainer:
         """Trains until `until` steps are done; `report` hears of each. Raises `Diverged` on a non-finite loss."""
         self.model.train()
         total = torch.zeros((), device=self.device)
-        first, extras = self.step, {}
+        first = self.step
+        extras: dict[str, Any] = {}
         while self.step < until:
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(self.step, self.train) * group.get("lr_scale", 1.0)

@@ -237,7 +237,9 @@ class Runner:
     def run(self) -> dict[str, Any]:
         """Runs the trial and writes its folder; a failure is written as a row too, without weights."""
         row = self.base_row()
-        model, curves, status = None, {}, "ok"
+        model: nn.Module | None = None
+        curves: dict[str, np.ndarray] = {}
+        status = "ok"
         try:
             model = self.build()
             row["env.kernels_used"] = json.dumps(getattr(model, "kernels_used", {}), sort_keys=True)
@@ -254,7 +256,8 @@ class Runner:
         with whole_folder(self.out / "trials" / self.name) as folder:
             (folder / "trial.json").write_text(self.trial.model_dump_json(indent=1) + "\n")
             write_json(folder / "result.json", row)
-            np.savez_compressed(folder / "curves.npz", **{**self.training_curves(), **curves})
+            arrays: dict[str, Any] = {**self.training_curves(), **curves}
+            np.savez_compressed(folder / "curves.npz", **arrays)
             if status == "ok" and model is not None:
                 save_model(model, str(folder / "weights.safetensors"))
         shutil.rmtree(self.partial, ignore_errors=True)

@@ -39,9 +39,9 @@ class Dials(TaskSettings):
     concentration: float = Field(0.3, gt=0)
     """Of the Dirichlet distribution of the tables' rows."""
     table_seed: int = Field(0, ge=0)
-    windows: list[int] = [1, 8, 64]
+    windows: list[int] = Field([1, 8, 64])
     """Widths of the window references, each with a uniform and with a stationary edge."""
-    decay_switch_rates: list[float] = [0.2]
+    decay_switch_rates: list[float] = Field([0.2])
     """Switch rates to whose matched forgetting rates the mistimed fixed-decay references are set."""
 
 

@@ -1,0 +1,235 @@
+"""A suite as trials: the learning rates of a grid on the first seed, the best of them on the other seeds.
+
+Finished trials are kept by identity, so that an interrupted sweep goes on where it stopped; an unfinished one goes
+on from its last checkpoint. Trials recorded under another environment (device, precision, threads, versions, commit)
+are refused unless `mix` is set.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from probes import environment
+from probes.catalogue import Catalogue, load_catalogue
+from probes.config import Evaluation, Seeds, Suite, Training, Trial
+from probes.executor import Job, run_jobs
+from probes.results import frame, read_row, write_table
+from probes.settings import merged, nest
+from probes.trial import Labels, Listener, Runtime, folder_name, make_trial
+
+
+class SweepError(ValueError):
+    """A sweep that cannot run here; one line that says why."""
+
+
+@dataclass
+class Group:
+    """The trials of one (task, architecture, grid point): one per learning rate on the first seed, then the rest."""
+
+    labels: Labels
+    search: list[Job]
+    seeds: list[int]
+    rest: list[Job] = field(default_factory=list)
+    chosen: float | None = None
+
+    def choose(self, rows: Mapping[str, dict[str, Any]]) -> float | None:
+        """The learning rate with the lowest finite validation excess on the first seed; None where all failed."""
+        scores = {job.trial.train.lr: _validation(rows[job.trial.identity()]) for job in self.search}
+        best = min(scores, key=lambda lr: scores[lr])
+        return best if math.isfinite(scores[best]) else None
+
+
+def _validation(row: Mapping[str, Any]) -> float:
+    value = row.get("validation_excess")
+    return math.inf if row["status"] != "ok" or value is None or math.isnan(value) else float(value)
+
+
+def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, Any]] | None = None) -> list[Group]:
+    """The suite's groups, with the trials of the learning-rate search. `sets` are laid over the suite's own.
+
+    Raises `CatalogueError` or `TaskError`.
+    """
+    groups = []
+    axes = [[(key, value) for value in values] for key, values in suite.grid.items()]
+    for point in itertools.product(*axes):
+        dials = _dials(suite, dict(point), sets or {})
+        label = " ".join(f"{key}={json.dumps(value)}" for key, value in point)
+        rates = [dials["train"].pop("lr")] if "lr" in dials["train"] else suite.learning_rates
+        for task_name in suite.tasks:
+            task = catalogue.make_task(task_name, dials["task"])
+            kind = catalogue.task_entry(task_name)["kind"]
+            target = None
+            for name in suite.architectures:
+                spec = catalogue.make_spec(name, dials["arch"], vocab_size=task.vocab_size, head=task.head)
+                if suite.match is not None:
+                    from architectures import accounting
+
+                    target = target or spec
+                    spec = accounting.match(spec, target, suite.match, task.length)
+                labels = Labels(task_name, name, label)
+                evaluate = Evaluation(**dials["evaluate"])
+
+                def job(
+                    lr: float, seed: int, spec=spec, labels=labels, task=task, kind=kind, evaluate=evaluate, d=dials
+                ):
+                    seeds = Seeds(**{"data_seed": seed, "model_seed": seed, **d["seeds"]})
+                    train = Training(**{**d["train"], "lr": lr})
+                    return Job(make_trial(kind, task, spec, train, evaluate, seeds), labels)
+
+                first, *others = suite.seeds
+                group = Group(labels, [job(lr, first) for lr in rates], others)
+                group.rest = [job(lr, seed) for lr in rates for seed in others]
+                groups.append(group)
+    return groups
+
+
+def _dials(suite: Suite, point: Mapping[str, Any], sets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    own = {"task": suite.task, "arch": suite.arch, "train": suite.train, "evaluate": suite.evaluate, "seeds": {}}
+    at_point = nest(point, "grid ")
+    return {
+        section: merged(merged(values, at_point.get(section, {})), sets.get(section, {}))
+        for section, values in own.items()
+    }
+
+
+def run(
+    suite: str | Suite,
+    *,
+    out: Path | str = "runs",
+    name: str | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+    kernels: str = "auto",
+    workers: int | None = None,
+    config: Path | None = None,
+    sets: Mapping[str, Mapping[str, Any]] | None = None,
+    mix: bool = False,
+    listener: Listener | None = None,
+) -> pd.DataFrame:
+    """Runs a suite into `out/NAME` and returns its table, one row a trial (schema in `probes.results`).
+
+    Raises `SweepError` where the folder is in use, or holds trials of another environment and `mix` is not set.
+    """
+    catalogue = load_catalogue(config)
+    if isinstance(suite, str):
+        name, suite = name or suite, catalogue.suite(suite)
+    groups = expand(suite, catalogue, sets)
+    folder = Path(out) / (name or "suite")
+    runtime = Runtime(device, precision or ("bf16" if device.startswith("cuda") else "float32"), kernels)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        rows = _run_groups(groups, folder, runtime, workers, mix, listener)
+        table = _table(groups, rows)
+        write_table(table, folder / "results.parquet")
+    return table
+
+
+def _run_groups(
+    groups: list[Group], folder: Path, runtime: Runtime, workers: int | None, mix: bool, listener: Listener | None
+) -> dict[str, dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    jobs = {job.trial.identity(): job for group in groups for job in [*group.search, *group.rest]}
+    for identity, job in jobs.items():
+        found = folder / "trials" / folder_name(job.trial, job.labels)
+        if (found / "result.json").exists():
+            row = read_row(found)
+            if row["status"] != "failed":
+                rows[identity] = row
+    for group in groups:
+        wanted = [job for job in group.search if job.trial.identity() not in rows]
+        if not wanted:
+            _keep_chosen(group, rows)
+    waiting = {id(group): sum(job.trial.identity() not in rows for job in group.search) for group in groups}
+    owner = {job.trial.identity(): group for group in groups for job in group.search}
+
+    def first() -> Iterator[Job]:
+        for group in groups:
+            yield from (job for job in [*group.search, *_due(group)] if job.trial.identity() not in rows)
+
+    def then(job: Job, row: dict[str, Any]) -> list[Job]:
+        identity = job.trial.identity()
+        rows[identity] = row
+        group = owner.get(identity)
+        if group is None:
+            return []
+        waiting[id(group)] -= 1
+        if waiting[id(group)]:
+            return []
+        _keep_chosen(group, rows)
+        return [other for other in _due(group) if other.trial.identity() not in rows]
+
+    workers, threads = _share(workers, len(jobs), runtime)
+    _refuse_other_environments(rows, runtime, threads, mix)
+    run_jobs(list(first()), folder, runtime, workers=workers, threads=threads, listener=listener, then=then)
+    return rows
+
+
+def _share(workers: int | None, jobs: int, runtime: Runtime) -> tuple[int, int]:
+    """Processes, and threads of each. On a CPU every core has a process; on a GPU the engine has them all."""
+    import os
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if runtime.device != "cpu":
+        return 1, cores
+    workers = max(1, cores if workers is None else workers)
+    return min(workers, max(1, jobs)), max(1, cores // workers)
+
+
+def _keep_chosen(group: Group, rows: Mapping[str, dict[str, Any]]) -> None:
+    group.chosen = group.choose(rows)
+
+
+def _due(group: Group) -> list[Job]:
+    return [] if group.chosen is None else [job for job in group.rest if job.trial.train.lr == group.chosen]
+
+
+def _refuse_other_environments(rows: Mapping[str, dict[str, Any]], runtime: Runtime, threads: int, mix: bool) -> None:
+    if mix:
+        return
+    here = {**runtime.describe(), "threads": threads}
+    for row in rows.values():
+        recorded = {name: row.get(f"env.{name}") for name in environment.COMPARED}
+        found = environment.difference(recorded, here)
+        if found is not None:
+            raise SweepError(
+                f"{row['folder']} was recorded under another environment ({found}); choose another --out, or --mix"
+            )
+
+
+def _table(groups: list[Group], rows: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
+    """One row a trial that ran, in the order of the suite, with what the search chose."""
+    listed = []
+    for group in groups:
+        rates = [job.trial.train.lr for job in group.search]
+        for job in [*group.search, *_due(group)]:
+            row = rows.get(job.trial.identity())
+            if row is None:
+                continue
+            chosen = job.trial.train.lr == group.chosen
+            edge = chosen and len(rates) > 1 and job.trial.train.lr in (min(rates), max(rates))
+            listed.append({**row, "chosen": chosen, "lr_at_edge": edge})
+    return frame(listed)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder for one sweep. SweepError where another process has it."""
+    with (folder / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SweepError(f"another sweep is writing into {folder}; wait for it or choose another --out") from None
+        yield
+
+
+__all__ = ["Group", "SweepError", "Trial", "expand", "locked", "run"]
