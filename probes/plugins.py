@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +32,7 @@ def append_to_path(folder: Path | str) -> None:
 def load_module(reference: str) -> ModuleType:
     """Imports `package.module` (the working folder counts, last) or the file `path/to/file.py`.
 
-    Raises `PluginError` if there is no such file or module; an error inside the module is passed on as it is.
+    Raises `PluginError` if there is no such file or module, or if importing it fails.
     """
     if reference.endswith(".py"):
         return _load_file(Path(reference))
@@ -42,8 +43,8 @@ def load_module(reference: str) -> ModuleType:
         if error.name is not None and (reference == error.name or reference.startswith(error.name + ".")):
             raise PluginError(f"no module {reference!r} (looked for {error.name!r} on the import path)") from None
         raise PluginError(f"module {reference!r} needs {error.name!r}, which is not installed") from error
-    except ValueError as error:
-        raise PluginError(f"no module {reference!r}: {error}") from None
+    except Exception as error:
+        raise _failed(reference, error) from error
 
 
 def load_object(reference: str) -> Any:
@@ -79,7 +80,17 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except Exception as error:
         del sys.modules[name]
-        raise
+        raise _failed(str(path), error) from error
     return module
+
+
+def _failed(reference: str, error: Exception) -> PluginError:
+    where = ""
+    if isinstance(error, SyntaxError):
+        where = f" (line {error.lineno})"
+    elif error.__traceback__ is not None:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f" ({Path(last.filename).name}, line {last.lineno})"
+    return PluginError(f"{reference}: {type(error).__name__}: {getattr(error, 'msg', error)}{where}")

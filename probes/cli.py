@@ -1,0 +1,169 @@
+"""The command `fastslow`. What a command needs is imported when it runs, so that listing and help are quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from probes.cli_common import check_device, import_user_errors, one_line
+from probes.plugins import append_to_path
+
+app = typer.Typer(
+    name="fastslow",
+    help="Sequence tasks whose best predictor is known exactly, and small models scored in nats over it.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Sets = Annotated[list[str], typer.Option("--set", metavar="SECTION.KEY=VALUE", help="A dial, as task.overlap=1.0.")]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A file like tasks.yaml; its entries come first.")
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the streams and of the initialisation.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for results.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from probes.environment import version
+
+        print(f"fastslow {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Sequence tasks whose best predictor is known exactly, and small models scored in nats over it."""
+
+
+@app.command("ls")
+def ls(
+    what: Annotated[str, typer.Argument(help="tasks, architectures, suites or figures; all of them if left out.")] = "",
+    config: Config = None,
+) -> None:
+    """List tasks, architectures, suites and figures."""
+    from probes.cli_list import show
+
+    show(what, config)
+
+
+@app.command()
+def bayes(
+    task: Annotated[str, typer.Argument(help="A task of the catalogue, or task:package.module:Name.")],
+    set_: Sets = [],  # noqa: B006
+    sequences: Annotated[int, typer.Option(min=2, help="Test sequences to score.")] = 1024,
+    seed: Seed = 0,
+    config: Config = None,
+) -> None:
+    """Print the exact references of a task: entropy, excess of each restriction, accuracy. Nothing is trained."""
+    from probes.cli_bayes import show
+
+    show(task, set_, sequences=sequences, seed=seed, config=config)
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help="A task of the catalogue, or task:package.module:Name.")],
+    architecture: Annotated[str, typer.Argument(help="An architecture, or mixer:, model: or fla: and its name.")],
+    set_: Sets = [],  # noqa: B006
+    seed: Seed = 0,
+    device: Device = "cpu",
+    out: Out = Path("runs"),
+    config: Config = None,
+) -> None:
+    """Train one architecture on one task and score it."""
+    from probes.cli_run import run_trial
+
+    check_device(device)
+    run_trial(task, architecture, set_, seed=seed, device=device, out=out, config=config)
+
+
+@app.command()
+def sweep(
+    suite: Annotated[str, typer.Argument(help="A suite of the catalogue.")],
+    set_: Sets = [],  # noqa: B006
+    out: Out = Path("runs"),
+    device: Device = "cpu",
+    workers: Annotated[int | None, typer.Option(min=1, help="Trials at a time; default: one a core.")] = None,
+    mix: Annotated[bool, typer.Option("--mix", help="Accept trials recorded under another environment.")] = False,
+    config: Config = None,
+) -> None:
+    """Run a suite; the same command again goes on where it stopped."""
+    from probes.cli_run import run_sweep
+
+    check_device(device)
+    run_sweep(suite, set_, out=out, device=device, workers=workers, config=config, mix=mix)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a recorded sweep or trial.")],
+) -> None:
+    """Print the table of a recorded sweep."""
+    from probes.cli_run import print_report
+
+    print_report(folder)
+
+
+@app.command()
+def figures(
+    name: Annotated[str, typer.Argument(help="A figure; all of them if left out.")] = "",
+    out: Out = Path("runs/figures"),
+    set_: Annotated[list[str], typer.Option("--set", metavar="DIAL=VALUE", help="A dial of the figure.")] = [],  # noqa: B006
+) -> None:
+    """Draw figures, from code or from recorded results, as PNG and SVG."""
+    from probes.cli_figures import draw
+
+    draw(name, out=out, sets=set_)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="A benchmark; the list of them if left out.")] = "",
+    set_: Annotated[list[str], typer.Option("--set", metavar="DIAL=VALUE", help="A dial of the benchmark.")] = [],  # noqa: B006
+    out: Out = Path("runs/bench"),
+) -> None:
+    """Measure speed."""
+    from probes.cli_figures import benchmark
+
+    benchmark(name, out=out, sets=set_)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command and exits: 0, 1 for what a user can put right (one line on stderr), 2 for wrong usage, 130 for
+    an interrupt. `FASTSLOW_TRACEBACK=1` shows where an error came from."""
+    append_to_path(Path.cwd())
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = app(args=arguments or ["--help"], prog_name="fastslow", standalone_mode=False)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except Exception as error:
+        if os.environ.get("FASTSLOW_TRACEBACK"):
+            raise
+        if isinstance(error, import_user_errors()):
+            _fail(one_line(error), 1)
+        if type(error).__name__ == "Abort":
+            _fail("interrupted", 130)
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own, whose module has moved
+            _fail(error.format_message(), error.exit_code)
+        raise
+    code = code if isinstance(code, int) else 0
+    if code == 130:
+        _fail("interrupted", code)
+    sys.exit(code)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"fastslow: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,88 @@
+"""What the commands share: the console, tables, numbers with errors, and errors as one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from probes.messages import nearest
+from probes.plugins import PluginError
+from probes.settings import CatalogueError
+from probes.strict_yaml import YamlError
+
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+_LAZY_ERRORS = (("probes.task", "TaskError"), ("architectures.errors", "SpecError"), ("probes.sweep", "SweepError"))
+
+
+def import_user_errors() -> tuple[type[BaseException], ...]:
+    """The errors that a user can cause. Those of modules that have not been imported cannot have been raised."""
+    found: list[type[BaseException]] = [CatalogueError, PluginError, YamlError, ValidationError, OSError]
+    for module, name in _LAZY_ERRORS:
+        if module in sys.modules:
+            found.append(getattr(sys.modules[module], name))
+    return tuple(found)
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, ValidationError):
+        fault = error.errors()[0]
+        return f"{error.title}.{'.'.join(map(str, fault['loc']))} = {fault['input']!r}: {fault['msg']}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def check_device(name: str) -> None:
+    """Raises `CatalogueError` where torch knows no such device, or this machine has none."""
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise CatalogueError(f"--device {name}: no such device{nearest(name, _devices())}") from None
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count == 0:
+            raise CatalogueError(f"--device {name}: torch finds no CUDA device on this machine; nearest is 'cpu'")
+        if device.index is not None and device.index >= count:
+            raise CatalogueError(f"--device {name}: this machine has {count}; nearest is 'cuda:{count - 1}'")
+    elif device.type != "cpu":
+        raise CatalogueError(f"--device {name}: only cpu and cuda are supported; nearest is 'cpu'")
+
+
+def _devices() -> list[str]:
+    import torch
+
+    return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+
+
+def number(value: float | None, error: float | None = None, digits: int = 4) -> str:
+    """`0.0246 ± 0.0003`, a dash for what is not known."""
+    if value is None or value != value:
+        return "–"
+    text = f"{value:.{digits}f}"
+    return text if error is None or error != error else f"{text} ± {error:.{digits}f}"
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = (), title: str = ""
+) -> Table:
+    """A plain table; the columns named in `right` hold numbers."""
+    numeric = set(right)
+    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numeric else "left", no_wrap=column == columns[0])
+    for row in rows:
+        made.add_row(*(Text(str(cell)) for cell in row))
+    return made

@@ -1,0 +1,69 @@
+"""`fastslow figures` and `fastslow bench`: modules that draw or measure, each with its own dials."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from probes.cli_common import console, table
+from probes.cli_list import summary
+from probes.messages import nearest
+from probes.settings import CatalogueError
+from probes.strict_yaml import YamlError, load_value
+
+
+def draw(name: str, *, out: Path, sets: list[str]) -> None:
+    """Draws one figure, or all with their default dials, and prints the files written.
+
+    Raises `CatalogueError` for an unknown figure or dial, and where `out` is the package that holds the figures.
+    """
+    import figures
+
+    known: Mapping[str, str] = vars(figures).get("FIGURES", {})
+    if name and name not in known:
+        raise CatalogueError(f"unknown figure {name!r}{nearest(name, known)}")
+    if sets and not name:
+        raise CatalogueError(f"--set {sets[0]}: name the figure whose dial this is{nearest('', known)}")
+    package = Path(figures.__file__ or "").resolve().parent
+    if out.resolve() == package or package in out.resolve().parents:
+        raise CatalogueError(f"--out {out}: that is the package of figures; nearest is 'runs/figures'")
+    for chosen in (name,) if name else known:
+        module = importlib.import_module(known[chosen])
+        dials = _dials(chosen, sets, module.DIALS)
+        out.mkdir(parents=True, exist_ok=True)
+        for path in module.draw(out, **dials):
+            console.print(str(path), soft_wrap=True)
+
+
+def benchmark(name: str, *, out: Path, sets: list[str]) -> None:
+    """Runs one benchmark, or lists them. Raises `CatalogueError` for an unknown one, or a dial that it lacks."""
+    import probes.bench
+
+    known = {found.name: f"probes.bench.{found.name}" for found in iter_modules(probes.bench.__path__)}
+    if not name:
+        console.print(table(["name", "description"], [[key, summary(module)] for key, module in known.items()]))
+        return
+    if name not in known:
+        raise CatalogueError(f"unknown benchmark {name!r}{nearest(name, known)}")
+    module = importlib.import_module(known[name])
+    module.run(out, **_dials(name, sets, module.DIALS))
+
+
+def _dials(name: str, sets: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """`["task.overlap=1.0"]` or `["overlap=1.0"]` as `{"overlap": 1.0}`."""
+    dials = {}
+    for assignment in sets:
+        key, equals, text = assignment.partition("=")
+        key = key.strip().removeprefix("task.")
+        if not equals:
+            raise CatalogueError(f"--set {assignment}: expected DIAL=VALUE")
+        if key not in known:
+            raise CatalogueError(f"--set {assignment}: {name} has no dial {key!r}{nearest(key, known)}")
+        try:
+            dials[key] = load_value(text)
+        except YamlError as error:
+            raise CatalogueError(f"--set {assignment}: {error}") from None
+    return dials

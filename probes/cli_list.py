@@ -1,0 +1,84 @@
+"""`fastslow ls`: what there is. Imports no torch."""
+
+from __future__ import annotations
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from probes.catalogue import Catalogue, CatalogueError, load_catalogue
+from probes.cli_common import console, table
+from probes.config import Suite
+from probes.messages import nearest
+
+GROUPS = ("tasks", "architectures", "suites", "figures")
+
+
+def show(what: str, config: Path | None) -> None:
+    """Prints one group, or all."""
+    if what and what not in GROUPS:
+        raise CatalogueError(f"ls {what}: no such list{nearest(what, GROUPS)}")
+    catalogue = load_catalogue(config)
+    for group in (what,) if what else GROUPS:
+        columns, rows, right = LISTS[group](catalogue)
+        console.print(table(columns, rows, right=right, title=group))
+
+
+def _tasks(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:
+    rows = []
+    for name, entry in catalogue.tasks.items():
+        settings = {key: value for key, value in entry.items() if key not in ("kind", "description")}
+        rows.append([name, str(entry.get("kind", name)), _settings(settings), _description(entry)])
+    return ["name", "kind", "dials", "description"], rows, []
+
+
+def _architectures(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:
+    rows = []
+    for name, entry in catalogue.architectures.items():
+        layers = entry.get("layers", entry.get("kind", ""))
+        rows.append([name, str(layers), str(entry.get("d_model", "")), _description(entry)])
+    return ["name", "layers", "d_model", "description"], rows, ["d_model"]
+
+
+def _suites(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:
+    rows = []
+    for name, suite in catalogue.suites.items():
+        names = [", ".join(suite.tasks), ", ".join(suite.architectures)]
+        rows.append([name, *names, str(trials(suite)), suite.description])
+    return ["name", "tasks", "architectures", "trials", "description"], rows, ["trials"]
+
+
+def trials(suite: Suite) -> int:
+    """How many trials a suite has: the learning-rate search on the first seed, then the other seeds."""
+    points = len(suite.tasks) * len(suite.architectures)
+    for values in suite.grid.values():
+        points *= len(values)
+    return points * (len(suite.learning_rates) + len(suite.seeds) - 1)
+
+
+def _figures(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:
+    import figures
+
+    rows = [[name, summary(module)] for name, module in getattr(figures, "FIGURES", {}).items()]
+    return ["name", "description"], rows, []
+
+
+def summary(module: str) -> str:
+    """The first sentence of a module's docstring, read without importing it."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _description(entry: dict[str, Any]) -> str:
+    return str(entry.get("description", ""))
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in settings.items())
+
+
+LISTS = {"tasks": _tasks, "architectures": _architectures, "suites": _suites, "figures": _figures}
