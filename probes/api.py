@@ -1,0 +1,91 @@
+"""The same as the command line, from Python: `probes.run` and `probes.load`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from probes import environment
+from probes.catalogue import load_catalogue
+from probes.config import Evaluation, Seeds, Training
+from probes.results import read_row, read_table
+from probes.settings import SECTIONS, merged
+from probes.sweep import SweepError, locked
+from probes.trial import Labels, Listener, Result, Runner, Runtime, folder_name, make_trial, read
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A recorded sweep: its folder and its table (schema in `probes.results`)."""
+
+    folder: Path
+    table: pd.DataFrame
+
+    def results(self) -> list[Result]:
+        """The trials of the table, in its order, with their curves and models."""
+        return [read(self.folder / "trials" / name) for name in self.table["folder"]]
+
+
+def run(
+    task: str,
+    architecture: str,
+    *,
+    out: Path | str = "runs",
+    seed: int = 0,
+    device: str = "cpu",
+    precision: str | None = None,
+    kernels: str = "auto",
+    config: Path | None = None,
+    sets: Mapping[str, Mapping[str, Any]] | None = None,
+    mix: bool = False,
+    listener: Listener | None = None,
+) -> Result:
+    """Trains one architecture on one task and returns the scored trial, written below `out/trials`.
+
+    `task` and `architecture` are names of the catalogue or plug-ins; `sets` maps a section (`task`, `arch`, `train`,
+    `evaluate`, `seeds`) to dials, nested as in a spec. `seed` is both the data's and the model's, unless `sets` says
+    otherwise. A trial that `out` already holds is returned as recorded.
+
+    Raises `CatalogueError`, `TaskError`, `SweepError` (recorded under another environment and `mix` not set).
+    """
+    catalogue = load_catalogue(config)
+    dials = {section: dict((sets or {}).get(section, {})) for section in SECTIONS}
+    made = catalogue.make_task(task, dials["task"])
+    spec = catalogue.make_spec(architecture, dials["arch"], vocab_size=made.vocab_size, head=made.head)
+    seeds = Seeds(**merged({"data_seed": seed, "model_seed": seed}, dials["seeds"]))
+    kind = catalogue.task_entry(task)["kind"]
+    trial = make_trial(kind, made, spec, Training(**dials["train"]), Evaluation(**dials["evaluate"]), seeds)
+    labels = Labels(task, architecture)
+    runtime = Runtime(device, precision or ("bf16" if device.startswith("cuda") else "float32"), kernels)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        done = folder / "trials" / folder_name(trial, labels)
+        row = read_row(done) if (done / "result.json").exists() else None
+        if row is not None and row["status"] != "failed":
+            recorded = {name: row.get(f"env.{name}") for name in environment.COMPARED}
+            found = None if mix else environment.difference(recorded, runtime.describe())
+            if found is not None:
+                raise SweepError(
+                    f"{done.name} was recorded under another environment ({found}); choose another --out, or --mix"
+                )
+        else:
+            Runner(trial, labels, runtime, folder, listener).run()
+    return read(done)
+
+
+def load(folder: Path | str) -> Result | Sweep:
+    """A recorded trial or a recorded sweep, by its folder.
+
+    Raises FileNotFoundError where the folder is neither.
+    """
+    folder = Path(folder)
+    if (folder / "trial.json").exists():
+        return read(folder)
+    if (folder / "results.parquet").exists():
+        return Sweep(folder, read_table(folder))
+    raise FileNotFoundError(f"{folder}: neither a trial (trial.json) nor a sweep (results.parquet)")
