@@ -1,1 +1,7 @@
 """One module per figure; each reads filters and recorded results, never torch."""
+
+FIGURES: dict[str, str] = {
+    "excess": "figures.excess",
+}
+"""Figures by name. A module has `draw(out: Path, **dials) -> list[Path]`, its defaults in `DIALS`, and a first
+docstring line that says what it shows; it writes `NAME.png`, `NAME.svg` and `NAME.csv` into `out`."""
