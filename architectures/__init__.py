@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .receptive import receptive_field
 from .spec import SpecError, resolve
 
-__all__ = ["SpecError", "resolve"]
+if TYPE_CHECKING:
+    from .construct import build
+    from .context import Context, Output
+    from .initialise import parameter_groups
+    from .mixers.base import state_bytes
 
-_LAZY: dict[str, str] = {}
+__all__ = [
+    "Context",
+    "Output",
+    "SpecError",
+    "build",
+    "parameter_groups",
+    "receptive_field",
+    "resolve",
+    "state_bytes",
+]
+
+_LAZY = {
+    "build": ".construct",
+    "Context": ".context",
+    "Output": ".context",
+    "parameter_groups": ".initialise",
+    "state_bytes": ".mixers.base",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'architectures' has no attribute {name!r}")
+        return getattr(importlib.import_module(_LAZY[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,133 @@
+"""The operations that have several implementations, and which one is used.
+
+Each operation lists its backends, fastest first. `plain` is the definition, a loop over time; `chunked` the fast form
+in torch for any device; the others are GPU kernels, imported when first used. `auto` takes the fastest backend that
+is here, and a GPU kernel only once `approve` says that its outputs and gradients agreed with the plain form in this
+process. A sequence of one token always takes the definition.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import SpecError, unknown
+
+Kernels = str | Mapping[str, str]
+"""`auto`, a backend's name for every operation that has it, or a backend by operation."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """`target` is `module:function`; `package` what must be installed; `cuda` whether it needs a CUDA device."""
+
+    target: str
+    package: str | None = None
+    cuda: bool = False
+
+
+def _torch(module: str) -> dict[str, Backend]:
+    home = f"architectures.kernels.{module}"
+    return {"chunked": Backend(f"{home}:chunked"), "plain": Backend(f"{home}:plain")}
+
+
+OPERATIONS: dict[str, dict[str, Backend]] = {
+    "scan": _torch("scan"),
+    "ssd": _torch("ssd"),
+    "gated_delta": _torch("delta"),
+}
+
+_approved: set[tuple[str, str]] = set()
+
+
+def approve(operation: str, backend: str) -> None:
+    """Lets `auto` use a GPU kernel: its outputs and gradients agreed with the plain form in this process."""
+    if backend not in OPERATIONS[operation]:
+        raise unknown(f"kernels.{operation}", backend, OPERATIONS[operation])
+    _approved.add((operation, backend))
+
+
+def withdraw(operation: str, backend: str) -> None:
+    """Undoes `approve`."""
+    _approved.discard((operation, backend))
+
+
+def check(kernels: Kernels) -> None:
+    """Raises `SpecError` if `kernels` names an operation or a backend that no table has."""
+    everywhere = {"auto"}.union(*OPERATIONS.values())
+    if isinstance(kernels, str):
+        if kernels not in everywhere:
+            raise unknown("kernels", kernels, everywhere)
+        return
+    for operation, backend in kernels.items():
+        if operation not in OPERATIONS:
+            raise unknown("kernels", operation, OPERATIONS)
+        if backend not in {"auto", *OPERATIONS[operation]}:
+            raise unknown(f"kernels.{operation}", backend, {"auto", *OPERATIONS[operation]})
+
+
+def choose(operation: str, kernels: Kernels, device: str) -> str:
+    """The backend that runs `operation` on a device type (`cpu`, `cuda`).
+
+    One that was asked for and cannot run here raises `SpecError`; an operation without it takes what `auto` takes.
+    """
+    backends = OPERATIONS[operation]
+    told = kernels if isinstance(kernels, str) else kernels.get(operation, "auto")
+    if told in backends:
+        backend = backends[told]
+        if backend.cuda and device != "cuda":
+            raise SpecError(
+                f"kernels.{operation}: {told!r} needs a CUDA device, this is {device!r}; nearest: 'chunked'"
+            )
+        if backend.package is not None and not _installed(backend.package):
+            raise SpecError(f"kernels.{operation}: {told!r} needs the package {backend.package!r}; nearest: 'chunked'")
+        return told
+    for name, backend in backends.items():
+        if not backend.cuda or (device == "cuda" and (operation, name) in _approved):
+            return name
+    raise AssertionError(f"{operation} has no backend without a GPU")
+
+
+@functools.cache
+def load(operation: str, backend: str) -> Callable[..., Any]:
+    """The function behind a backend."""
+    module, _, name = OPERATIONS[operation][backend].target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@functools.cache
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def call(operation: str, kernels: Kernels, used: dict[str, str], *args: Tensor | None) -> Any:
+    """Runs `operation` on `args`, the first of them `(B, T, ...)`, and notes the backend in `used`.
+
+    The forms in torch compute in float32 what comes in half precision; the outputs take the first argument's dtype,
+    states keep theirs.
+    """
+    first = args[0]
+    assert first is not None
+    if first.shape[1] == 1:
+        backend = "plain"
+    else:
+        backend = choose(operation, kernels, first.device.type)
+        used[operation] = backend
+    function = load(operation, backend)
+    if OPERATIONS[operation][backend].cuda:
+        return function(*args)
+    with torch.autocast(first.device.type, enabled=False):
+        output, state = function(*(full(x) if x is not None else None for x in args))
+    return output.to(first.dtype), state
+
+
+def full(x: Tensor) -> Tensor:
+    """`x` in float32 if it is in half precision, else unchanged."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,0 +1,153 @@
+"""Every operation: the chunked form against the definition. Outputs, final states and gradients."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from architectures import SpecError, kernels
+
+LENGTHS = (1, 2, 63, 64, 65, 100, 257)
+B, H, K, V = 2, 3, 8, 5
+
+
+def _leaf(*shape, dtype, generator):
+    return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
+
+
+def _decay(x, strength):
+    """Log decays: hardly any forgetting, ordinary, or everything forgotten at once."""
+    if strength == "weak":
+        return -1e-4 * x.sigmoid()
+    if strength == "strong":
+        return -(20.0 + 100.0 * x.sigmoid())
+    return -F.softplus(x)
+
+
+def _beta(x, beta):
+    return x.sigmoid() if beta is None else x * 0 + beta
+
+
+def inputs(operation, length, dtype, *, strength="mixed", beta=None, start=True, seed=0):
+    """Leaves, and a function from leaves to the operation's arguments."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def leaf(*shape):
+        return _leaf(*shape, dtype=dtype, generator=generator)
+
+    if operation == "scan":
+        leaves = [leaf(B, length, K), leaf(B, length, K)] + [leaf(B, K)] * start
+        return leaves, lambda b, a, *h: (b, _decay(a, strength).exp(), *h)
+    if operation == "ssd":
+        leaves = [leaf(B, length, H, V), leaf(B, length, H), leaf(H), leaf(B, length, K), leaf(B, length, K)]
+        leaves += [leaf(B, H, V, K)] * start
+        return leaves, lambda x, dt, a, b, c, *s: (x, F.softplus(dt), _decay(a, strength), b, c, *s)
+    if operation == "gated_delta":
+        leaves = [leaf(B, length, H, n) for n in (K, K, V)] + [leaf(B, length, H), leaf(B, length, H)]
+        leaves += [leaf(B, H, K, V)] * start
+        return leaves, lambda q, k, v, b, g, *s: (
+            F.normalize(q, dim=-1),
+            F.normalize(k, dim=-1),
+            v,
+            _beta(b, beta),
+            _decay(g, strength),
+            *s,
+        )
+    raise NotImplementedError(operation)
+
+
+def evaluate(function, leaves, arguments):
+    """Output, final state, and the gradients of a fixed random functional of both."""
+    results = function(*arguments(*leaves))
+    generator = torch.Generator().manual_seed(1)
+    loss = sum((r * torch.randn(r.shape, dtype=r.dtype, generator=generator)).sum() for r in results)
+    return (*results, *torch.autograd.grad(loss, leaves))
+
+
+def compare(operation, length, dtype, **settings):
+    leaves, arguments = inputs(operation, length, dtype, **settings)
+    expected = evaluate(kernels.load(operation, "plain"), leaves, arguments)
+    found = evaluate(kernels.load(operation, "chunked"), leaves, arguments)
+    for index, (a, b) in enumerate(zip(found, expected, strict=True)):
+        assert a.shape == b.shape
+        assert a.isfinite().all()
+        error, size = (a - b).double(), b.double()
+        if dtype == torch.float64:
+            assert error.abs().max() <= 1e-10 * (1 + size.abs().max()), index
+        else:
+            assert error.norm() <= 1e-5 * (size.norm() + 1e-3), index
+
+
+@pytest.mark.parametrize("operation", kernels.OPERATIONS)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_chunked_form_equals_the_definition(operation, length):
+    compare(operation, length, torch.float64)
+    compare(operation, length, torch.float64, start=False)
+    compare(operation, length, torch.float32)
+
+
+@pytest.mark.parametrize("operation", kernels.OPERATIONS)
+@pytest.mark.parametrize("strength", ["weak", "strong"])
+def test_under_weak_and_strong_decay(operation, strength):
+    for length, dtype in itertools.product((65, 257), (torch.float64, torch.float32)):
+        compare(operation, length, dtype, strength=strength)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+@pytest.mark.parametrize("operation", [name for name in kernels.OPERATIONS if "delta" in name or name == "kda"])
+def test_with_beta_at_its_ends(operation, beta):
+    for length, strength in itertools.product((64, 100), ("weak", "mixed", "strong")):
+        compare(operation, length, torch.float64, beta=beta, strength=strength)
+        compare(operation, length, torch.float32, beta=beta, strength=strength)
+
+
+def test_repeated_keys_do_not_ruin_the_inverse():
+    """With one key throughout and beta 1, powers of the system's matrix would grow like binomials."""
+    leaves, arguments = inputs("gated_delta", 128, torch.float32, beta=1.0, strength="weak")
+    q, k, v, beta, g = arguments(*leaves)[:5]
+    k = k[:, :1].expand_as(k)
+    expected, _ = kernels.load("gated_delta", "plain")(q.double(), k.double(), v.double(), beta.double(), g.double())
+    found, _ = kernels.load("gated_delta", "chunked")(q, k, v, beta, g)
+    assert (found - expected).abs().max() < 1e-5
+
+
+def test_a_sequence_can_be_cut_anywhere():
+    for operation in kernels.OPERATIONS:
+        leaves, arguments = inputs(operation, 90, torch.float64, start=False)
+        args = [x.detach() for x in arguments(*leaves)]
+        whole, last = kernels.load(operation, "chunked")(*args)
+
+        def part(x, start, stop):
+            return x[:, start:stop] if x.ndim > 1 and x.shape[1] == 90 else x
+
+        first, state = kernels.load(operation, "chunked")(*(part(x, 0, 37) for x in args))
+        second, state = kernels.load(operation, "chunked")(*(part(x, 37, 90) for x in args), state)
+        torch.testing.assert_close(torch.cat([first, second], dim=1), whole, atol=1e-11, rtol=0)
+        torch.testing.assert_close(state, last, atol=1e-11, rtol=0)
+
+
+def test_choice_of_backend(monkeypatch):
+    table = kernels.OPERATIONS["ssd"]
+    fast = kernels.Backend("nowhere:nothing", cuda=True)
+    monkeypatch.setitem(kernels.OPERATIONS, "ssd", {"fast": fast, **table})
+    assert kernels.choose("ssd", "auto", "cuda") == "chunked"
+    kernels.approve("ssd", "fast")
+    assert kernels.choose("ssd", "auto", "cuda") == "fast"
+    assert kernels.choose("ssd", "auto", "cpu") == "chunked"
+    kernels.withdraw("ssd", "fast")
+    assert kernels.choose("ssd", "auto", "cuda") == "chunked"
+    assert kernels.choose("ssd", {"ssd": "plain"}, "cpu") == "plain"
+    assert kernels.choose("ssd", {"scan": "plain"}, "cpu") == "chunked"
+    with pytest.raises(SpecError, match="needs a CUDA device"):
+        kernels.choose("ssd", "fast", "cpu")
+    with pytest.raises(SpecError, match="unknown 'fats'; nearest: 'fast'"):
+        kernels.check("fats")
+    with pytest.raises(SpecError, match="nearest: 'scan'"):
+        kernels.check({"skan": "plain"})
+    missing = kernels.Backend("nowhere:nothing", package="no_such_package")
+    monkeypatch.setitem(kernels.OPERATIONS, "ssd", {"fast": missing, **table})
+    with pytest.raises(SpecError, match="needs the package 'no_such_package'"):
+        kernels.choose("ssd", "fast", "cpu")
