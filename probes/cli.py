@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from probes.cli_common import check_device, import_user_errors, one_line
+from probes.cli_common import import_user_errors, one_line
 from probes.plugins import append_to_path
 
 app = typer.Typer(
@@ -26,6 +26,11 @@ Config = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the streams and of the initialisation.")]
+Precision = Annotated[
+    str | None, typer.Option("--precision", help="float32 or bf16; default: float32 on a CPU, bf16 on a GPU.")
+]
+Kernels = Annotated[str, typer.Option("--kernels", help="auto takes the fastest that this machine has.")]
+Mix = Annotated[bool, typer.Option("--mix", help="Accept trials recorded under another environment.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for results.")]
 
 
@@ -78,14 +83,17 @@ def run(
     set_: Sets = [],  # noqa: B006
     seed: Seed = 0,
     device: Device = "cpu",
+    precision: Precision = None,
+    kernels: Kernels = "auto",
     out: Out = Path("runs"),
+    mix: Mix = False,
     config: Config = None,
 ) -> None:
     """Train one architecture on one task and score it."""
-    from probes.cli_run import run_trial
+    from probes.cli_run import run_trial, runtime_options
 
-    check_device(device)
-    run_trial(task, architecture, set_, seed=seed, device=device, out=out, config=config)
+    runtime = runtime_options(device, precision, kernels)
+    run_trial(task, architecture, set_, seed=seed, out=out, config=config, mix=mix, runtime=runtime)
 
 
 @app.command()
@@ -95,14 +103,16 @@ def sweep(
     out: Out = Path("runs"),
     device: Device = "cpu",
     workers: Annotated[int | None, typer.Option(min=1, help="Trials at a time; default: one a core.")] = None,
-    mix: Annotated[bool, typer.Option("--mix", help="Accept trials recorded under another environment.")] = False,
+    precision: Precision = None,
+    kernels: Kernels = "auto",
+    mix: Mix = False,
     config: Config = None,
 ) -> None:
     """Run a suite; the same command again goes on where it stopped."""
-    from probes.cli_run import run_sweep
+    from probes.cli_run import run_sweep, runtime_options
 
-    check_device(device)
-    run_sweep(suite, set_, out=out, device=device, workers=workers, config=config, mix=mix)
+    runtime = runtime_options(device, precision, kernels)
+    run_sweep(suite, set_, out=out, workers=workers, config=config, mix=mix, runtime=runtime)
 
 
 @app.command()
@@ -153,6 +163,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         if isinstance(error, import_user_errors()):
             _fail(one_line(error), 1)
+        if isinstance(error, ValueError):
+            _fail(f"{error} (FASTSLOW_TRACEBACK=1 shows where)", 1)
         if type(error).__name__ == "Abort":
             _fail("interrupted", 130)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own, whose module has moved

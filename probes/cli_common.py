@@ -22,6 +22,7 @@ console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ e
 errors = Console(stderr=True, highlight=False)
 
 _LAZY_ERRORS = (("probes.task", "TaskError"), ("architectures.errors", "SpecError"), ("probes.sweep", "SweepError"))
+"""Classes of modules that load torch."""
 
 
 def import_user_errors() -> tuple[type[BaseException], ...]:

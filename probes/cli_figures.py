@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
+
+import typer
 
 from probes.cli_common import console, table
 from probes.cli_list import summary
@@ -18,7 +21,8 @@ from probes.strict_yaml import YamlError, load_value
 def draw(name: str, *, out: Path, sets: list[str]) -> None:
     """Draws one figure, or all with their default dials, and prints the files written.
 
-    Raises `CatalogueError` for an unknown figure or dial, and where `out` is the package that holds the figures.
+    Where all are drawn, one whose recorded results are not there is named and left out, and the exit is 1. Raises
+    `CatalogueError` for an unknown figure or dial, and where `out` is the package that holds the figures.
     """
     import figures
 
@@ -30,12 +34,23 @@ def draw(name: str, *, out: Path, sets: list[str]) -> None:
     package = Path(figures.__file__ or "").resolve().parent
     if out.resolve() == package or package in out.resolve().parents:
         raise CatalogueError(f"--out {out}: that is the package of figures; nearest is 'runs/figures'")
+    missing = 0
     for chosen in (name,) if name else known:
         module = importlib.import_module(known[chosen])
         dials = _dials(chosen, sets, module.DIALS)
         out.mkdir(parents=True, exist_ok=True)
-        for path in module.draw(out, **dials):
+        try:
+            paths = module.draw(out, **dials)
+        except FileNotFoundError as error:
+            if name:
+                raise
+            print(f"fastslow: {chosen} is not drawn: {error}", file=sys.stderr)
+            missing += 1
+            continue
+        for path in paths:
             console.print(str(path), soft_wrap=True)
+    if missing:
+        raise typer.Exit(1)
 
 
 def benchmark(name: str, *, out: Path, sets: list[str]) -> None:

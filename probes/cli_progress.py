@@ -81,6 +81,8 @@ class Bar:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
+        if event.trial in self.ended:
+            return
         name = re.sub(r"-[0-9a-f]{12}$", "", event.name)
         excess = "" if event.excess != event.excess else f"excess {event.excess:.4f}"
         self.pace.see(event.trial, event.step)
@@ -88,7 +90,7 @@ class Bar:
         if event.trial not in self.rows:
             self.rows[event.trial] = self.progress.add_task(f"  {name}", total=event.steps, note=excess)
         self.progress.update(self.rows[event.trial], completed=event.step, note=excess)
-        if event.step == event.steps and event.trial not in self.ended:
+        if event.step == event.steps:
             self.ended.add(event.trial)
             self.finished += 1
             self.progress.remove_task(self.rows[event.trial])

@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import typer
 
 from probes.catalogue import CatalogueError, load_catalogue, parse_sets
-from probes.cli_common import console, number, table
+from probes.cli_common import check_device, console, number, table
 from probes.cli_progress import Bar
 from probes.config import Training
 from probes.messages import nearest
 
 
+def runtime_options(device: str, precision: str | None, kernels: str) -> dict[str, Any]:
+    """Device, precision and kernels as `probes.run` takes them. Raises `CatalogueError` for what this machine lacks."""
+    from probes.trial import PRECISIONS
+
+    check_device(device)
+    if precision is not None and precision not in PRECISIONS:
+        raise CatalogueError(f"--precision {precision}: unknown{nearest(precision, PRECISIONS)}")
+    return {"device": device, "precision": precision, "kernels": kernels}
+
+
 def run_trial(
-    task: str, architecture: str, sets: list[str], *, seed: int, device: str, out: Path, config: Path | None
+    task: str,
+    architecture: str,
+    sets: list[str],
+    *,
+    seed: int,
+    out: Path,
+    config: Path | None,
+    mix: bool,
+    runtime: Mapping[str, Any],
 ) -> None:
     """Runs one trial and prints its scores. Exits with 1 where it failed."""
-    from probes.trial import run
+    from probes.api import run
 
     given = parse_sets(sets)
     with Bar(console, trials=1, finished=0, steps=Training(**given.get("train", {})).steps) as bar:
-        result = run(task, architecture, out=out, seed=seed, device=device, sets=given, config=config, listener=bar)
+        result = run(
+            task, architecture, out=out, seed=seed, config=config, sets=given, mix=mix, listener=bar, **runtime
+        )
     rows = pd.DataFrame([result.row])
     print_rows(rows)
     console.print(str(result.folder), soft_wrap=True)
@@ -30,7 +52,14 @@ def run_trial(
 
 
 def run_sweep(
-    suite: str, sets: list[str], *, out: Path, device: str, workers: int | None, config: Path | None, mix: bool
+    suite: str,
+    sets: list[str],
+    *,
+    out: Path,
+    workers: int | None,
+    config: Path | None,
+    mix: bool,
+    runtime: Mapping[str, Any],
 ) -> None:
     """Runs or goes on with a suite and prints its table. Exits with 1 where a trial failed."""
     from probes.sweep import expand, run
@@ -46,20 +75,26 @@ def run_sweep(
     if finished:
         console.print(f"{finished} of {trials} trials found finished in {out / suite}", soft_wrap=True)
     with Bar(console, trials=trials, finished=finished, steps=jobs[0].trial.train.steps) as bar:
-        rows = run(suite, out=out, device=device, workers=workers, config=config, sets=given, mix=mix, listener=bar)
+        rows = run(suite, out=out, workers=workers, config=config, sets=given, mix=mix, listener=bar, **runtime)
     print_rows(rows)
     console.print(str(out / suite / "results.parquet"), soft_wrap=True)
     _exit_on_failure(rows)
 
 
 def print_report(folder: Path) -> None:
-    """Prints the recorded table of a sweep's folder. Raises `CatalogueError` where there is none."""
-    from probes.results import read_table
+    """Prints the table of a recorded sweep, or the scores of a recorded trial, from its folder.
 
-    if not (folder / "results.parquet").is_file() and not (folder.suffix == ".parquet" and folder.is_file()):
+    Raises `CatalogueError` where the folder is neither.
+    """
+    from probes.results import read_row, read_table
+
+    if (folder / "results.parquet").is_file():
+        print_rows(read_table(folder))
+    elif (folder / "result.json").is_file():
+        print_rows(pd.DataFrame([read_row(folder)]))
+    else:
         recorded = [path.parent for place in (folder, folder.parent) for path in place.glob("*/results.parquet")]
-        raise CatalogueError(f"{folder}: no recorded sweep (results.parquet) here{nearest(folder, recorded)}")
-    print_rows(read_table(folder))
+        raise CatalogueError(f"{folder}: no recorded sweep (results.parquet) or trial here{nearest(folder, recorded)}")
 
 
 COLUMNS = ("architecture", "seed", "lr", "nats over bayes", "sampled", "accuracy", "behaves like", "parameters")

@@ -1,0 +1,142 @@
+"""What the commands print: the pace of a sweep, tables with their errors, and what a reader must be told."""
+
+from __future__ import annotations
+
+import io
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from probes import cli_run
+from probes.cli_common import number
+from probes.cli_list import trials
+from probes.cli_progress import Bar, Pace, duration
+from probes.config import Suite
+
+
+def event(name: str, step: int, steps: int = 10, excess: float = math.nan) -> Any:
+    return SimpleNamespace(
+        trial=name, name=f"two_timescale-{name}-s0-0123456789ab", step=step, steps=steps, excess=excess
+    )
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    text = io.StringIO()
+    monkeypatch.setattr(cli_run, "console", Console(file=text, width=160, highlight=False))
+    return text
+
+
+def test_the_pace_counts_only_what_was_done_since_the_start() -> None:
+    now = [100.0]
+    pace = Pace(400, done=100, clock=lambda: now[0])
+    assert pace.seconds_left() is None
+    pace.see("resumed", 41)
+    assert (pace.done, pace.seconds_left()) == (141, None)
+    now[0] = 110.0
+    pace.see("resumed", 51)
+    pace.see("other", 1)
+    pace.see("other", 10)
+    assert pace.done == 161
+    assert pace.seconds_left() == pytest.approx((400 - 161) * 10 / (11 + 10))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-:--"), (0.4, "0:00"), (59.6, "1:00"), (125, "2:05"), (3723, "1:02:03")]
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_without_a_terminal_each_finished_trial_is_one_line() -> None:
+    text = io.StringIO()
+    with Bar(Console(file=text, width=100), trials=3, finished=1, steps=10) as bar:
+        for step in range(1, 11):
+            bar(event("gdn", step, excess=0.25))
+            bar(event("ema", step))
+        bar(event("ema", 10))
+    first, second = text.getvalue().splitlines()
+    assert first.startswith("2/3 two_timescale-gdn-s0: 10 steps, excess 0.2500, time left ")
+    assert second.startswith("3/3 two_timescale-ema-s0: 10 steps, ")
+
+
+def test_on_a_terminal_the_bar_shows_trial_step_excess_and_time_left() -> None:
+    text = io.StringIO()
+    console = Console(file=text, width=120, force_terminal=True, color_system=None)
+    with Bar(console, trials=3, finished=0, steps=10) as bar:
+        bar(event("gdn", 4, excess=0.125))
+        bar.progress.refresh()
+    shown = text.getvalue()
+    for part in ("two_timescale-gdn-s0", "4/10", "excess 0.1250", "time left", "0/3"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [((0.02461, 0.0003), "0.0246 ± 0.0003"), ((1.0,), "1.0000"), ((None,), "–"), ((math.nan, 0.1), "–"),
+     ((0.5, math.nan), "0.5000")],
+)  # fmt: skip
+def test_numbers(values: tuple[float | None, ...], text: str) -> None:
+    assert number(*values) == text
+
+
+def test_the_number_of_trials_of_a_suite() -> None:
+    suite = Suite(
+        tasks=["a"], architectures=["b", "c"], learning_rates=[1, 2, 3, 4], seeds=[0, 1, 2], grid={"task.x": [1, 2]}
+    )
+    assert trials(suite) == 2 * 2 * (4 + 2)
+
+
+def row(architecture: str, **changes: Any) -> dict[str, Any]:
+    base = {
+        "status": "ok", "error": "", "task": "two_timescale", "point": "", "architecture": architecture,
+        "model_seed": 0, "lr": 1e-3, "chosen": True, "lr_at_edge": False, "excess": 0.1,
+        "excess_se": 0.01, "excess_sampled": 0.11,
+        "excess_sampled_se": 0.02, "agreement": 0.01, "agreement_se": 0.01, "accuracy": 0.5, "accuracy_se": 0.01,
+        "behaves_like": "window_8", "still_improving": False, "parameters": 12345,
+        "reference.bayes.excess": 0.0, "reference.bayes.excess_se": 0.0, "reference.bayes.accuracy": 0.6,
+        "reference.bayes.is_bound": False, "reference.fixed_decay_0.2.excess": 0.05,
+        "reference.fixed_decay_0.2.excess_se": 0.001, "reference.fixed_decay_0.2.accuracy": 0.55,
+        "reference.fixed_decay_0.2.is_bound": False,
+    }  # fmt: skip
+    return base | changes
+
+
+def test_the_table_shows_scores_and_references(printed: io.StringIO) -> None:
+    cli_run.print_rows(pd.DataFrame([row("gdn"), row("attention", lr=3e-3, chosen=False)]))
+    lines = [line.split() for line in printed.getvalue().splitlines() if line.strip()]
+    assert [
+        "gdn",
+        "0",
+        "0.001",
+        *["0.1000", "±", "0.0100", "0.1100", "±", "0.0200", "0.5000", "±", "0.0100", "window_8", "12,345"],
+    ] in lines
+    assert ["fixed_decay_0.2", "0.0500", "±", "0.0010", "0.5500"] in lines
+    assert ["bayes", "0", "0.6000"] in lines
+    assert not any(line[0] == "attention" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        (
+            {"status": "diverged", "error": "loss is nan at step 3"},
+            "gdn, seed 0, lr 0.001: diverged: loss is nan",
+        ),
+        ({"agreement": -0.05}, "has it seen its targets?"),
+        ({"lr_at_edge": True}, "the chosen learning rate is an end of the grid"),
+        ({"still_improving": True}, "still improving at its end"),
+    ],
+)
+def test_what_a_reader_must_know_is_said(printed: io.StringIO, changes: dict[str, Any], note: str) -> None:
+    cli_run.print_rows(pd.DataFrame([row("gdn", **changes), row("ema")]))
+    assert note in printed.getvalue()
+
+
+def test_a_clean_table_has_no_notes(printed: io.StringIO) -> None:
+    cli_run.print_rows(pd.DataFrame([row("gdn")]))
+    assert "lr 0.001" not in printed.getvalue()
