@@ -17,7 +17,7 @@ from .catalogue import HEAD_DIM, ROPE
 from .errors import Field, SpecError, nearest_divisor, resolve_fields, unknown
 from .spec import resolve_stack
 
-BACKBONE = ("vocab_size", "layers", "d_model", "d_ff", "mixers", "norm_eps", "init_std", "tie")
+BACKBONE = ("vocab_size", "layers", "d_model", "d_ff", "mixers", "norm_eps", "init_std", "tie", "head")
 """The fields that are the backbone's own, as in a stack's spec."""
 
 _STATISTICS: dict[str, Field] = {
@@ -123,12 +123,17 @@ def resolve(spec: Mapping[str, Any]) -> dict[str, Any]:
     at = _sites(spec.get("at"), blocks, depth)
     if blocks["mlp"] and not backbone["d_ff"]:
         raise SpecError("mlp: True needs the backbone's width, but d_ff is 0; nearest: False")
+    trigger = resolve_trigger(spec.get("trigger", "entropy"), d_model)
+    if backbone["head"]["kind"] != "tokens" and trigger["kind"] in NEEDS_HEAD:
+        raise SpecError(
+            f"trigger.kind: {trigger['kind']!r} needs next-token logits, head.kind is not tokens; nearest: 'input'"
+        )
     return {
         "kind": "amor",
         **{key: backbone[key] for key in BACKBONE},
         **blocks,
         "at": at,
-        "trigger": resolve_trigger(spec.get("trigger", "entropy"), d_model),
+        "trigger": trigger,
     }
 
 

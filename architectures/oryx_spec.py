@@ -16,6 +16,7 @@ from typing import Any
 from .catalogue import CONV, EPS
 from .errors import Field, SpecError, nearest_divisor, resolve_fields, unknown
 from .pattern import expand
+from .spec import resolve_head
 
 MIXERS = ("mamba2", "gdn", "delta", "kda", "gla")
 """The recurrences with a key-value association; their state is (head_dim, head_dim) a head, multi-head as attention."""
@@ -117,9 +118,10 @@ def resolve(spec: Mapping[str, Any]) -> dict[str, Any]:
         if name in others:
             raise SpecError(f"{name}: not a field of mixer {mixer!r}; nearest: {_owner(name)!r}")
     known = {**_FIELDS, **_OF_MIXER[mixer]}
+    own = ("kind", "modes", "head")
     for name in spec:
-        if name not in known and name not in ("kind", "modes"):
-            raise unknown("spec", name, [*known, "kind", "modes"])
+        if name not in known and name not in own:
+            raise unknown("spec", name, [*known, *own])
     top = {name: spec[name] for name in spec if name in known}
     d_model = _FIELDS["d_model"].check("d_model", spec.get("d_model", _FIELDS["d_model"].default))
     resolved = resolve_fields("", known, top, d_model)
@@ -130,7 +132,7 @@ def resolve(spec: Mapping[str, Any]) -> dict[str, Any]:
             raise unknown("modes", mode, MODES)
     if len(modes) != resolved["layers"]:
         raise SpecError(f"modes: {len(modes)} for {resolved['layers']} layers; nearest: 'follow*{resolved['layers']}'")
-    return {"kind": "oryx", **resolved, "modes": modes}
+    return {"kind": "oryx", **resolved, "modes": modes, "head": resolve_head(spec, d_model)}
 
 
 def _owner(name: str) -> str:

@@ -96,10 +96,16 @@ def resolve_stack(spec: Mapping[str, Any]) -> dict[str, Any]:
     layers = expand(spec["layers"])
     mixers = _resolve_mixers(layers, _mapping("mixers", spec.get("mixers", {})), top["d_model"])
     _check_sources(layers, mixers)
-    head = resolve_fields("head", _HEAD, _mapping("head", spec.get("head") or {}), top["d_model"])
+    head = resolve_head(spec, top["d_model"])
+    return {"kind": "stack", **top, "layers": layers, "mixers": mixers, "head": head}
+
+
+def resolve_head(spec: Mapping[str, Any], d_model: int) -> dict[str, Any]:
+    """The resolved `head` of a spec of any kind."""
+    head = resolve_fields("head", _HEAD, _mapping("head", spec.get("head") or {}), d_model)
     if (head["kind"] == "linear") != (head["size"] is not None):
         raise SpecError(f"head.size: {head['size']!r} does not fit head.kind {head['kind']!r}: only linear has a size")
-    return {"kind": "stack", **top, "layers": layers, "mixers": mixers, "head": head}
+    return head
 
 
 def mixer_kind(name: str, mixers: Mapping[str, Mapping[str, Any]]) -> str:

@@ -93,7 +93,8 @@ def test_the_backbone_is_a_stacks_spec():
         ({"head_dim": 1}, "head_dim: 1 is odd"),
         ({"d_model": 0}, "d_model: 0 is below 1"),
         ({"layers": "gdnn"}, "layers: unknown 'gdnn'; nearest: 'gdn'"),
-        ({"head": {"kind": "linear", "size": 3}}, "unknown 'head'"),
+        ({"head": {"kind": "linear", "size": 3}}, "trigger.kind: 'entropy' needs next-token logits"),
+        ({"head": {"kind": "tokens", "size": 3}}, "head.size: 3 does not fit"),
     ],
 )
 def test_bad_specs_are_one_line(change, message):

@@ -65,6 +65,7 @@ def test_a_layer_may_keep_one_mode():
         ({"head_dim": 24}, "head_dim: 24 does not divide d_model 64; nearest: 16"),
         ({"head_dim": 1}, "head_dim: 1 is odd"),
         ({"rope": "linear"}, "rope: unknown 'linear'"),
+        ({"head": {"kind": "linear"}}, "head.size: None does not fit"),
         ({"conv": -1}, "conv: -1 is below 0; nearest: 0"),
     ],
 )
