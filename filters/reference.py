@@ -43,16 +43,14 @@ class FilterResult:
 
 def forward(hmm: TwoTimescaleHMM, tokens: ArrayLike, *, impossible: Impossible = "raise") -> FilterResult:
     """The Bayes-optimal predictor: the forward filter with the model's own transition."""
-    x = hmm.check_tokens(tokens)
-    return _result(*_filter(hmm, x, hmm.transition, impossible), hmm, x, impossible)
+    return _filtered(hmm, hmm.check_tokens(tokens), hmm.transition, impossible)
 
 
 def fixed_decay(
     hmm: TwoTimescaleHMM, tokens: ArrayLike, rate: float, *, impossible: Impossible = "raise"
 ) -> FilterResult:
     """The filter with `forgetting_transition(K, rate)` for the transition: a state forgotten at a fixed rate."""
-    x = hmm.check_tokens(tokens)
-    return _result(*_filter(hmm, x, forgetting_transition(hmm.regimes, rate), impossible), hmm, x, impossible)
+    return _filtered(hmm, hmm.check_tokens(tokens), forgetting_transition(hmm.regimes, rate), impossible)
 
 
 def unigram(hmm: TwoTimescaleHMM, tokens: ArrayLike, *, impossible: Impossible = "raise") -> FilterResult:
@@ -74,8 +72,10 @@ def window(
     Raises:
         ValueError: `width < 1` or an unknown edge.
     """
-    x = hmm.check_tokens(tokens)
-    return _windowed(hmm, x, width, edge_laws(hmm, x, edge), impossible)
+    x, laws = hmm.check_tokens(tokens), edge_table(hmm, edge)
+    if checked_width(width) >= x.shape[-1]:
+        return _filtered(hmm, x, hmm.transition, impossible)
+    return _windowed(hmm, x, width, Wide.of(laws[x]), impossible)
 
 
 def composite(
@@ -86,8 +86,12 @@ def composite(
     At the matched rate it is the forward filter at every width; at rate 1, under a doubly stochastic transition and
     from a uniform `initial`, it is `window(width + 1)`.
     """
-    x = hmm.check_tokens(tokens)
-    carried, _, _ = _filter(hmm, x, forgetting_transition(hmm.regimes, rate), impossible)
+    x, forgetting = hmm.check_tokens(tokens), forgetting_transition(hmm.regimes, rate)
+    if checked_width(width) >= x.shape[-1]:
+        return _filtered(hmm, x, hmm.transition, impossible)
+    carried, _, log_prob = _filter(hmm, x, forgetting)
+    if impossible == "raise":
+        raise_impossible(hmm, x, np.isneginf(log_prob))
     return _windowed(hmm, x, width, carried, impossible)
 
 
@@ -103,26 +107,41 @@ def predictive(hmm: TwoTimescaleHMM, tokens: ArrayLike, result: FilterResult, po
     return np.einsum("...j,...jv->...v", result.prior[..., index, :], rows)
 
 
-def edge_laws(hmm: TwoTimescaleHMM, x: NDArray[np.int64], edge: Edge) -> Wide:
-    """The law of `z_s` from which a window starts whose first token is `x_s`, `(..., T, K)`; at `s = 0` unused."""
+def edge_table(hmm: TwoTimescaleHMM, edge: Edge) -> Array:
+    """`(V, K)`: the law of `z_s` from which a window starts, by its first token `x_s`."""
     if edge == "uniform":
-        laws = np.full((*x.shape, hmm.regimes), 1.0 / hmm.regimes)
-    elif edge == "stationary":
-        laws = hmm.edge_posterior[x]
-    else:
-        raise ValueError(f"edge is {edge!r}; it is 'uniform' or 'stationary'")
-    return Wide.of(laws)
+        return np.full((hmm.vocab_size, hmm.regimes), 1.0 / hmm.regimes)
+    if edge == "stationary":
+        return hmm.edge_posterior
+    raise ValueError(f"edge is {edge!r}; it is 'uniform' or 'stationary'")
 
 
-def _start(hmm: TwoTimescaleHMM, x: NDArray[np.int64], impossible: Impossible) -> Wide:
+def checked_width(width: int) -> int:
+    """`width`, or a ValueError."""
+    if width < 1:
+        raise ValueError(f"width is {width}; the least is 1")
+    return width
+
+
+def checked_mode(impossible: Impossible) -> Impossible:
+    """`impossible`, or a ValueError."""
+    if impossible not in ("raise", "-inf"):
+        raise ValueError(f"impossible is {impossible!r}; it is 'raise' or '-inf'")
+    return impossible
+
+
+def impossible_observation(found: NDArray[np.bool_]) -> ImpossibleObservation:
+    """The error for the first token in time that is marked in `found` `(..., T)`."""
+    position = int(found.any(axis=tuple(range(found.ndim - 1))).argmax())
+    return ImpossibleObservation(position, tuple(int(i) for i in np.argwhere(found[..., position])[0]))
+
+
+def _start(hmm: TwoTimescaleHMM, x: NDArray[np.int64]) -> Wide:
     """The posterior over `z_0`, `(..., K)`."""
     initial = Wide.of(np.broadcast_to(hmm.initial, (*x.shape[:-1], hmm.regimes)))
     if hmm.initial_emission is None:
         return initial
-    posterior, log_prob = _absorb(initial, Wide.of(hmm.initial_emission.T[x[..., 0]]))
-    if impossible == "raise":
-        raise_impossible(log_prob[..., None], 0)
-    return posterior
+    return _absorb(initial, Wide.of(hmm.initial_emission.T[x[..., 0]]))[0]
 
 
 def _advance(posterior: Wide, transition: Wide) -> Wide:
@@ -143,12 +162,10 @@ def _likelihood(hmm: TwoTimescaleHMM, x: NDArray[np.int64]) -> Wide:
     return Wide.of(hmm.emission.transpose(1, 2, 0)[x[..., :-1], x[..., 1:]])
 
 
-def _filter(
-    hmm: TwoTimescaleHMM, x: NDArray[np.int64], transition: Array, impossible: Impossible
-) -> tuple[Wide, Wide, Array]:
+def _filter(hmm: TwoTimescaleHMM, x: NDArray[np.int64], transition: Array) -> tuple[Wide, Wide, Array]:
     """The recursion over time: posterior `(..., T, K)`, prior `(..., T-1, K)`, log-probability `(..., T-1)`."""
     table, likelihood = Wide.of(transition), _likelihood(hmm, x)
-    posteriors, priors, log_probs = [_start(hmm, x, impossible)], [], []
+    posteriors, priors, log_probs = [_start(hmm, x)], [], []
     for t in range(x.shape[-1] - 1):
         priors.append(_advance(posteriors[-1], table))
         posterior, log_prob = _absorb(priors[-1], likelihood[..., t, :])
@@ -158,44 +175,49 @@ def _filter(
     return stack(posteriors), prior, np.stack(log_probs, axis=-1) if log_probs else np.zeros((*x.shape[:-1], 0))
 
 
-def _windowed(
-    hmm: TwoTimescaleHMM, x: NDArray[np.int64], width: int, laws: Wide, impossible: Impossible
-) -> FilterResult:
-    """All windows at once, each absorbing its tokens in order: `O(T width)`."""
-    if width < 1:
-        raise ValueError(f"width is {width}; the least is 1")
-    length = x.shape[-1]
-    if width >= length:
-        return _result(*_filter(hmm, x, hmm.transition, impossible), hmm, x, impossible)
-    table, likelihood = Wide.of(hmm.transition), _likelihood(hmm, x)
-    laws[..., 0, :] = _start(hmm, x, impossible)
-    posterior = laws[..., np.maximum(np.arange(length) - width + 1, 0), :]
-    for step in range(1, width):
-        late = slice(width - step, None)  # windows for which this step is not before x_0
-        seen = likelihood[..., : length - width + step, :]
-        absorbed, log_prob = _absorb(_advance(posterior[..., late, :], table), seen)
-        if impossible == "raise":
-            raise_impossible(log_prob, 1)
-        posterior[..., late, :] = absorbed
-    prior = _advance(posterior[..., :-1, :], table)
-    _, log_prob = _absorb(prior, likelihood)
-    return _result(posterior, prior, log_prob, hmm, x, impossible)
-
-
-def _result(
-    posterior: Wide, prior: Wide, log_prob: Array, hmm: TwoTimescaleHMM, x: NDArray[np.int64], impossible: Impossible
-) -> FilterResult:
-    if impossible == "raise":
-        raise_impossible(log_prob, 1)
-    elif impossible != "-inf":
-        raise ValueError(f"impossible is {impossible!r}; it is 'raise' or '-inf'")
+def _filtered(hmm: TwoTimescaleHMM, x: NDArray[np.int64], transition: Array, impossible: Impossible) -> FilterResult:
+    """The result of the filter with one transition."""
+    posterior, prior, log_prob = _filter(hmm, x, transition)
+    if checked_mode(impossible) == "raise":
+        raise_impossible(hmm, x, np.isneginf(log_prob))
     return FilterResult(log_prob, prior.float(), posterior.float())
 
 
-def raise_impossible(log_prob: Array, offset: int) -> None:
-    """Raises `ImpossibleObservation` for the first -inf in time of `log_prob` `(..., n)`, `offset` tokens later."""
-    impossible = np.isneginf(log_prob)
-    if impossible.any():
-        position = int(np.argmax(impossible.any(axis=tuple(range(impossible.ndim - 1)))))
-        sequence = np.argwhere(impossible[..., position])[0]
-        raise ImpossibleObservation(position + offset, tuple(int(i) for i in sequence))
+def _windowed(
+    hmm: TwoTimescaleHMM, x: NDArray[np.int64], width: int, laws: Wide, impossible: Impossible
+) -> FilterResult:
+    """All windows at once, each absorbing its tokens in order from `laws` `(..., T, K)` at its edge: `O(T width)`."""
+    length = x.shape[-1]
+    table, likelihood = Wide.of(hmm.transition), _likelihood(hmm, x)
+    laws[..., 0, :] = _start(hmm, x)
+    posterior = laws[..., np.maximum(np.arange(length) - width + 1, 0), :]
+    lost = np.zeros(x.shape, dtype=bool)
+    for step in range(1, width):
+        late = slice(width - step, None)  # the windows in which this step is not before x_0
+        prior = _advance(posterior[..., late, :], table)
+        posterior[..., late, :], log_prob = _absorb(prior, likelihood[..., : length - width + step, :])
+        lost[..., late] |= np.isneginf(log_prob)
+    prior = _advance(posterior[..., :-1, :], table)
+    _, log_prob = _absorb(prior, likelihood)
+    if checked_mode(impossible) == "raise":
+        raise_impossible(hmm, x, np.isneginf(log_prob), lost)
+    return FilterResult(log_prob, prior.float(), posterior.float())
+
+
+def raise_impossible(
+    hmm: TwoTimescaleHMM,
+    x: NDArray[np.int64],
+    missed: NDArray[np.bool_],
+    lost: NDArray[np.bool_] | None = None,
+) -> None:
+    """Raises `ImpossibleObservation` for the first token `x` `(..., T)` that the evidence before it excludes.
+
+    `missed` `(..., T-1)` marks predictions that gave the next token probability zero, `lost` `(..., T)` windows whose
+    own tokens are impossible together.
+    """
+    found = np.zeros(x.shape, dtype=bool) if lost is None else lost
+    found[..., 1:] |= missed
+    if hmm.initial_emission is not None:
+        found[..., 0] |= ~((hmm.initial > 0) & (hmm.initial_emission.T[x[..., 0]] > 0)).any(axis=-1)
+    if found.any():
+        raise impossible_observation(found)
