@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from figures import results as recorded
 from figures.style import COLORS, GREY, PAGE, new, save, style
@@ -72,6 +73,8 @@ def _panel(axis: Axes, models: pd.DataFrame, lines: pd.DataFrame) -> None:
     models = models.sort_values("excess", ascending=False)
     place = np.arange(len(models))
     axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
     drawn = lines[lines.excess > 1e-6].sort_values("excess")
     low = min(models.excess.min(), *drawn.excess) if len(drawn) else models.excess.min()
     high = max(models.excess.max(), *drawn.excess) if len(drawn) else models.excess.max()

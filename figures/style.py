@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import pandas as pd
+from cycler import cycler
 from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.4, 7.0
@@ -17,7 +19,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#6b6b6b"
 
-_RC = {
+_RC: Any = {
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 9,
@@ -26,7 +28,7 @@ _RC = {
     "ytick.labelsize": 7,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": matplotlib.cycler(color=COLORS),
+    "axes.prop_cycle": cycler(color=COLORS),
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "legend.frameon": False,
