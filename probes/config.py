@@ -50,6 +50,8 @@ class Evaluation(Strict):
     validation_sequences: int = Field(512, ge=2)
     test_sequences: int = Field(2048, ge=2)
     batch_size: int = Field(256, ge=1)
+    readout_positions: int = Field(8192, ge=0)
+    """Scored positions for fitting, and for testing, the probes of each layer (`probes.readouts`); 0: no probes."""
     control: dict[str, Any] = {}
     """Schedules of the control tensors under which the headline score is taken."""
     variants: dict[str, dict[str, Any]] = {}

@@ -72,6 +72,8 @@ PATTERNS: dict[str, str] = {
     "of at most 32 labels; all labels are in curves.npz",
     "variant.NAME.FIELD": "the model under another control: excess, excess_se, accuracy, sequence_accuracy",
     "evaluation.NAME.FIELD": "the model on another task of `Task.evaluations`: as variant, and margin over its Bayes",
+    "readout.BELIEF.layer_I.FIELD": "a linear probe of layer I (0: the embedding; the last: after the final norm) for "
+    "the exact belief: kl in nats, explained = 1 - kl / that of the mean belief",
     "metric.NAME": "what the model reports of itself on the test sequences (firing rates, ...), mean over batches",
     "env.NAME": "device, device_name, precision, kernels, kernels_used, threads, versions, commit",
 }

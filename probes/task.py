@@ -132,6 +132,13 @@ class Task(ABC):
         """
         return None
 
+    def beliefs(self, batch: Batch) -> dict[str, Tensor]:
+        """What an ideal observer of the tokens up to a position believes of each slow variable there.
+
+        Distributions `(n, K)` float64 at the scored positions, row-major, by name; empty where there is none.
+        """
+        return {}
+
     def evaluations(self) -> dict[str, Task]:
         """Further tasks on which a model trained on this one is also scored (longer sequences, ...), by name."""
         return {}

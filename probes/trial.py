@@ -27,6 +27,7 @@ from probes.config import Trial
 from probes.controls import make_control
 from probes.files import whole_file, whole_folder
 from probes.messages import nearest
+from probes.readouts import layer_readouts
 from probes.results import SCHEMA_VERSION, read_row, write_json
 from probes.row import curves_of, model_columns, reference_columns
 from probes.scoring import EvaluationSet, Sums
@@ -245,8 +246,8 @@ class Runner:
             row["env.kernels_used"] = json.dumps(getattr(model, "kernels_used", {}), sort_keys=True)
             self.train(model)
             started = time.perf_counter()
-            scores, curves = self.test(model)
-            row.update(scores)
+            scores, curves = self.score_columns(model)
+            row.update({**scores, **self.training_columns()})
             self.seconds += time.perf_counter() - started
         except Diverged as error:
             status, row["error"] = "diverged", str(error)
@@ -287,7 +288,7 @@ class Runner:
             **model_columns(trial.architecture, self.task.length),
         }
 
-    def test(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def score_columns(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The test split's columns and curves, with every variant and every further evaluation task."""
         trial = self.trial
         field = model_columns(trial.architecture, self.task.length)["receptive_field"]
@@ -303,6 +304,17 @@ class Runner:
             row.update(_short(f"variant.{name}", part))
             row.update({f"variant.{name}.metric.{key}": value for key, value in own.items()})
             curves[f"variant/{name}/position_excess"] = part.position["excess"] / np.maximum(part.position["count"], 1)
+        if trial.evaluate.readout_positions:
+            validation = self.evaluation_set("validation", trial.evaluate.validation_sequences)
+            for readout in layer_readouts(
+                model.eval(),
+                self.task,
+                validation.batches,
+                evaluation.batches,
+                positions=trial.evaluate.readout_positions,
+            ):
+                prefix = f"readout.{readout.belief}.layer_{readout.layer}"
+                row.update({f"{prefix}.kl": readout.kl, f"{prefix}.explained": readout.explained})
         for name, task in self.task.evaluations().items():
             size = trial.evaluate.batch_size
             count = trial.evaluate.test_sequences
@@ -311,11 +323,13 @@ class Runner:
             )
             part = self.score(model, further, trial.evaluate.control, {})["model"]
             row.update(_short(f"evaluation.{name}", part))
-        if len(self.history) > 1:
-            last, before = self.history[-1]["excess"], self.history[-2]["excess"]
-            row["still_improving"] = bool(before - last > 0.05 * abs(last))
-        row["validation_excess"] = self.history[-1]["excess"]
         return row, curves
+
+    def training_columns(self) -> dict[str, Any]:
+        """What the course of training says: the last validation excess, and whether it was still falling."""
+        excesses = [entry["excess"] for entry in self.history]
+        falling = len(excesses) > 1 and excesses[-2] - excesses[-1] > 0.05 * abs(excesses[-1])
+        return {"validation_excess": excesses[-1], "still_improving": falling}
 
     def training_curves(self) -> dict[str, np.ndarray]:
         """Arrays by evaluation step: training loss, validation excess, and what the model reported of itself."""

@@ -108,6 +108,11 @@ class TwoTimescale(Task):
                 found[f"composite_{width}_{rate:g}"] = Filter(self, "composite", width=width, rate=forgetting)
         return found
 
+    def beliefs(self, batch: Batch) -> dict[str, Tensor]:
+        """`regime`: the forward filter's posterior of `z_t` given `x_0..x_t`."""
+        tokens = torch.cat([batch.tokens, batch.targets[:, -1:]], dim=1)
+        return {"regime": torch_backend.forward(self.hmm, tokens).posterior[:, :-1][batch.scored]}
+
     def window(self, width: int) -> Reference:
         """The window filter with a stationary edge: the best prediction from the last `width` tokens."""
         return Filter(self, "window", width=width, edge="stationary")

@@ -1,0 +1,65 @@
+"""Probes of layers on models whose layers are known."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from probes.readouts import layer_readouts
+from probes.splits import evaluation_blocks
+from probes.tasks import create
+
+TASK = {"regimes": 3, "vocab": 5, "overlap": 1.0, "switch_rate": 0.05, "length": 24, "burn_in": 4, "windows": [1]}
+
+
+class Known(nn.Module):
+    """Layer 0 holds the token; layer 1 the logarithm of the exact posterior, turned and shifted; layer 2 noise."""
+
+    def __init__(self, task):
+        super().__init__()
+        self.task = task
+        generator = torch.Generator().manual_seed(0)
+        self.turn = torch.randn(3, 8, generator=generator, dtype=torch.float64)
+        self.noise = generator
+
+    def forward(self, tokens, *, positions, features):
+        from filters import torch_backend
+
+        posterior = torch_backend.forward(self.task.hmm, tokens).posterior
+        noise = torch.randn(*tokens.shape, 8, generator=self.noise, dtype=torch.float64)
+        layers = [nn.functional.one_hot(tokens, 5).double(), posterior.log() @ self.turn + 1, noise]
+        return SimpleNamespace(extras={"features": layers})
+
+
+@pytest.fixture(scope="module")
+def found():
+    task = create("two_timescale", TASK)
+    fit, test = (evaluation_blocks(task, 0, split, 300) for split in ("validation", "test"))
+    return layer_readouts(Known(task), task, fit, test, positions=4000)
+
+
+def test_the_layer_that_holds_the_posterior_is_found(found):
+    by_layer = {readout.layer: readout for readout in found}
+    assert len(found) == 3
+    assert by_layer[1].kl < 1e-3
+    assert by_layer[1].explained > 0.99
+    assert abs(by_layer[2].explained) < 0.02
+
+
+def test_the_embedding_tells_what_the_token_tells(found):
+    """Between nothing and everything: the conditional mean of the posterior given the token is softmax of a table."""
+    assert 0.02 < found[0].explained < 0.9
+
+
+def test_a_task_without_beliefs_or_a_model_without_features_has_no_readout():
+    task = create("two_timescale", TASK)
+    blocks = evaluation_blocks(task, 0, "test", 8)
+
+    class Plain(nn.Module):
+        def forward(self, tokens, *, positions=None):
+            return None
+
+    assert layer_readouts(Plain(), task, blocks, blocks, positions=10) == []
+    task.beliefs = lambda batch: {}
+    assert layer_readouts(Known(task), task, blocks, blocks, positions=10) == []

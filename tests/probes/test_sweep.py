@@ -1,0 +1,235 @@
+"""Trials and sweeps: whole folders, the same numbers after a kill, clear refusals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import probes
+from probes import sweep
+from probes.catalogue import load_catalogue
+from probes.config import Suite
+from probes.results import COLUMNS, read_table
+from probes.trial import Labels, Runner, Runtime
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = ROOT / "tests" / "probes" / "plugin_models.py"
+TINY = {
+    "task": {"regimes": 2, "vocab": 4, "overlap": 1.0, "switch_rate": 0.1, "length": 12, "burn_in": 2, "windows": [1]},
+    "train": {"steps": 6, "batch_size": 4, "warmup": 1, "evaluations": 3},
+    "evaluate": {"validation_sequences": 8, "test_sequences": 16},
+    "arch": {"d_model": 16, "d_ff": 16},
+}
+TIMES = ["train_seconds", "seconds"]
+
+
+def tiny_suite(**changes):
+    return Suite(
+        **{
+            "tasks": ["two_timescale"],
+            "architectures": ["attention"],
+            "learning_rates": [1e-3, 1e-2],
+            "smoke": True,
+            **TINY,
+            **changes,
+        }
+    )
+
+
+def own(name):
+    return f"model:{PLUGIN}:{name}"
+
+
+def run_tiny(out, architecture="attention", **sets):
+    dials = {name: {**TINY.get(name, {}), **sets.get(name, {})} for name in ("task", "train", "evaluate", "arch")}
+    if architecture.startswith("model:"):
+        dials["arch"] = {}
+    return probes.run("two_timescale", architecture, out=out, sets=dials)
+
+
+def test_a_trial_is_recorded_whole(tmp_path):
+    result = run_tiny(tmp_path)
+    assert {path.name for path in result.folder.iterdir()} == {
+        "trial.json",
+        "result.json",
+        "curves.npz",
+        "weights.safetensors",
+    }
+    assert result.row["status"] == "ok"
+    assert set(COLUMNS) - set(result.row) == {"chosen", "lr_at_edge"}
+    assert result.row["trial"] == result.trial.identity()
+    assert result.row["reference.bayes.excess"] == pytest.approx(0, abs=1e-12)
+    assert len(result.curves["position_excess"]) == 12
+    assert result.curves["train_step"].tolist() == [2, 4, 6]
+    assert not list(tmp_path.glob(".partial/*"))
+
+
+def test_the_recorded_model_scores_as_recorded(tmp_path):
+    result = run_tiny(tmp_path)
+    loaded = probes.load(result.folder)
+    runner = Runner(loaded.trial, Labels("two_timescale", "attention"), Runtime(), tmp_path, None)
+    row, _ = runner.score_columns(loaded.model())
+    assert row["excess"] == pytest.approx(result.row["excess"], abs=1e-9)
+    assert row["test_digest"] == result.row["test_digest"]
+
+
+def test_the_same_seeds_give_the_same_numbers(tmp_path):
+    first, second = run_tiny(tmp_path / "a").row, run_tiny(tmp_path / "b").row
+    assert {k: v for k, v in first.items() if k not in TIMES} == {k: v for k, v in second.items() if k not in TIMES}
+
+
+def test_a_second_run_returns_the_recorded_one(tmp_path):
+    first = run_tiny(tmp_path)
+    before = (first.folder / "result.json").stat().st_mtime_ns
+    assert run_tiny(tmp_path).row == first.row
+    assert (first.folder / "result.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_an_interrupted_trial_goes_on_to_the_same_numbers(tmp_path, stop):
+    whole = run_tiny(tmp_path / "whole").row
+
+    class Stop(Exception):
+        pass
+
+    def listener(event):
+        if event.step == stop:
+            raise Stop
+
+    dials = {name: TINY[name] for name in ("task", "train", "evaluate", "arch")}
+    with pytest.raises(Stop):
+        probes.run("two_timescale", "attention", out=tmp_path / "part", sets=dials, listener=listener)
+    assert not list((tmp_path / "part").glob("trials/*"))
+    part = run_tiny(tmp_path / "part").row
+    assert {k: v for k, v in part.items() if k not in TIMES} == {k: v for k, v in whole.items() if k not in TIMES}
+
+
+def test_a_model_that_turns_nan_is_a_recorded_row(tmp_path):
+    row = run_tiny(tmp_path, own("TurnsNaN")).row
+    assert row["status"] == "diverged"
+    assert row["error"] == "training loss is nan at step 4"
+
+
+def test_a_model_that_cannot_run_is_a_recorded_row_and_is_tried_again(tmp_path):
+    result = run_tiny(tmp_path, own("Broken"))
+    assert result.row["status"] == "failed"
+    assert result.row["error"] == "RuntimeError: no such thing"
+    assert not (result.folder / "weights.safetensors").exists()
+    before = (result.folder / "result.json").stat().st_mtime_ns
+    assert (run_tiny(tmp_path, own("Broken")).folder / "result.json").stat().st_mtime_ns != before
+
+
+def test_a_leak_of_the_target_shows_in_the_row(tmp_path):
+    """A model that learns to read the next token is better than Bayes in samples and worse in KL."""
+    sets = {"train": {"steps": 60, "lr": 0.1}, "evaluate": {"test_sequences": 256}}
+    row = run_tiny(tmp_path, own("Leaking"), **sets).row
+    assert abs(row["agreement"]) > 4 * row["agreement_se"]
+    honest = run_tiny(tmp_path, own("Bigram"), **sets).row
+    assert abs(honest["agreement"]) <= 4 * honest["agreement_se"]
+    assert honest["reference.window_1_stationary.margin"] > -2 * honest["reference.window_1_stationary.margin_se"]
+
+
+def test_a_suite_searches_rates_on_the_first_seed_and_repeats_the_best(tmp_path):
+    table = sweep.run(tiny_suite(seeds=[0, 1, 2]), out=tmp_path, name="tiny", workers=1)
+    assert len(table) == 4
+    searched = table[table.model_seed == 0]
+    best = searched.loc[searched.validation_excess.idxmin(), "lr"]
+    assert set(table[table.chosen].model_seed) == {0, 1, 2}
+    assert set(table[table.chosen].lr) == {best}
+    assert table.duplicated("test_digest").sum() == 1
+    again = read_table(tmp_path / "tiny")
+    pd.testing.assert_frame_equal(again, table, check_dtype=False)
+
+
+def test_a_grid_is_swept(tmp_path):
+    suite = tiny_suite(grid={"task.overlap": [0.5, 1.0]}, learning_rates=[1e-3])
+    table = sweep.run(suite, out=tmp_path, name="grid", workers=1)
+    assert table["point"].tolist() == ["task.overlap=0.5", "task.overlap=1.0"]
+    assert table["dial.overlap"].tolist() == [0.5, 1.0]
+
+
+def test_workers_give_the_table_of_one_process(tmp_path):
+    suite = tiny_suite(seeds=[0, 1])
+    one = sweep.run(suite, out=tmp_path / "one", name="tiny", workers=1, sets={})
+    two = sweep.run(suite, out=tmp_path / "two", name="tiny", workers=2, sets={})
+    assert np.allclose(one.excess, two.excess, rtol=1e-5)
+    assert one.trial.tolist() == two.trial.tolist()
+
+
+def test_another_environment_is_refused_unless_mixed(tmp_path):
+    sweep.run(tiny_suite(), out=tmp_path, name="tiny", workers=1)
+    for path in tmp_path.glob("tiny/trials/*/result.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "env.torch": "1.0"}))
+    with pytest.raises(sweep.SweepError, match=r"torch: 1\.0 against"):
+        sweep.run(tiny_suite(), out=tmp_path, name="tiny", workers=1)
+    assert len(sweep.run(tiny_suite(), out=tmp_path, name="tiny", workers=1, mix=True)) == 2
+
+
+def test_one_sweep_at_a_time(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    with sweep.locked(tmp_path / "tiny"), pytest.raises(sweep.SweepError, match="another sweep"):
+        sweep.run(tiny_suite(), out=tmp_path, name="tiny", workers=1)
+
+
+def test_every_setting_of_a_trial_is_in_its_identity():
+    catalogue = load_catalogue()
+    base = sweep.expand(tiny_suite(), catalogue)[0].search[0].trial
+    changed = [
+        tiny_suite(task={**TINY["task"], "overlap": 0.5}),
+        tiny_suite(arch={**TINY["arch"], "d_model": 32}),
+        tiny_suite(train={**TINY["train"], "steps": 7}),
+        tiny_suite(evaluate={**TINY["evaluate"], "test_sequences": 17}),
+        tiny_suite(seeds=[1]),
+        tiny_suite(learning_rates=[3e-3]),
+    ]
+    identities = {sweep.expand(suite, catalogue)[0].search[0].trial.identity() for suite in changed}
+    assert len(identities | {base.identity()}) == len(changed) + 1
+    assert sweep.expand(tiny_suite(), catalogue)[0].search[0].trial.identity() == base.identity()
+
+
+KILLED = """
+suites:
+  killed:
+    tasks: [two_timescale]
+    architectures: [attention, mamba2]
+    task: {regimes: 2, vocab: 4, overlap: 1.0, switch_rate: 0.1, length: 32, burn_in: 2, windows: [1]}
+    arch: {d_model: 16, d_ff: 16}
+    train: {steps: 120, batch_size: 8, warmup: 1, evaluations: 12}
+    evaluate: {validation_sequences: 8, test_sequences: 16}
+    learning_rates: [1.0e-3, 1.0e-2]
+    smoke: true
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_goes_on_to_the_table_of_an_unbroken_one(tmp_path):
+    """kill -9 in the middle, then the same command: what was finished is kept, nothing is half written."""
+    config = tmp_path / "killed.yaml"
+    config.write_text(KILLED)
+
+    def command(out):
+        words = ["-m", "probes", "sweep", "killed", "--config", str(config), "--out", str(out), "--workers", "2"]
+        return [sys.executable, *words]
+
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True, env=environment)
+    broken = tmp_path / "broken"
+    process = subprocess.Popen(command(broken), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    folder = broken / "killed" / "trials"
+    while process.poll() is None and not (folder.exists() and list(folder.glob("[!.]*"))):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = {path: (path / "result.json").stat().st_mtime_ns for path in folder.glob("[!.]*")}
+    assert 0 < len(kept) < 4
+    subprocess.run(command(broken), check=True, capture_output=True, env=environment)
+    assert all((path / "result.json").stat().st_mtime_ns == stamp for path, stamp in kept.items())
+    whole, after = (read_table(tmp_path / part / "killed") for part in ("whole", "broken"))
+    pd.testing.assert_frame_equal(whole.drop(columns=TIMES), after.drop(columns=TIMES))
