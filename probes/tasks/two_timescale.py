@@ -62,6 +62,7 @@ class TwoTimescale(Task):
                 refuse(self.name, "windows", dials.windows, "a window holds a token or more", [1])
         self.settings = dials.model_dump()
         self.settings_model = dials
+        self._on_device: dict[torch.device, Tensor] = {}
         self.vocab_size, self.length, self.burn_in = dials.vocab, dials.length, dials.burn_in
         shared, regime_tables = _tables(dials.regimes, dials.vocab, dials.concentration, dials.table_seed)
         self.hmm = TwoTimescaleHMM(
@@ -83,14 +84,19 @@ class TwoTimescale(Task):
         device, steps = generator.device, self.length + 1
         uniform = torch.rand(batch_size, 3, steps, generator=generator, device=device, dtype=torch.float64)
         regimes = _regime_chain(uniform[:, 0], uniform[:, 1], self.settings["switch_rate"], self.hmm.regimes)
-        cumulative = torch.as_tensor(self.hmm.emission, device=device).cumsum(-1)
         first = (uniform[:, 2, 0] * self.vocab_size).long().clamp(max=self.vocab_size - 1)
-        maps = _inverse_cdf_maps(cumulative, regimes[:, 1:], uniform[:, 2, 1:])
+        maps = _inverse_cdf_maps(self._cumulative(device), regimes[:, 1:], uniform[:, 2, 1:])
         tokens = torch.cat([first[:, None], _follow(maps, first)], dim=1)
         targets = tokens[:, 1:].clone()
         targets[:, : self.burn_in] = IGNORED
         since = _since_last_switch(regimes[:, 1:])
         return Batch(tokens[:, :-1].contiguous(), targets, {"regimes": regimes}, {"octave_since_switch": since})
+
+    def _cumulative(self, device: torch.device) -> Tensor:
+        """The rows' distribution functions `(K, V, V)`, once a device."""
+        if device not in self._on_device:
+            self._on_device[device] = torch.tensor(self.hmm.emission, device=device).cumsum(-1)
+        return self._on_device[device]
 
     def references(self) -> dict[str, Reference]:
         """Bayes, windows, the mistimed decay, the unigram, and the composite of the second window and that decay."""
