@@ -12,7 +12,7 @@ from . import kernels as kernel_table
 from .catalogue import MIXERS
 from .kernels import Kernels
 from .mixers.base import Mixer
-from .plugins import PlugIn, load_plug_in
+from .plugins import PlugIn, adapted, load_plug_in
 from .spec import KINDS, SpecError, resolve
 
 
@@ -28,7 +28,7 @@ def build(spec: Mapping[str, Any], *, kernels: Kernels = "auto") -> nn.Module:
     if kind.startswith("model:"):
         model = load_plug_in(kind, "kind")
         try:
-            return model(resolved["vocab_size"], **resolved["params"])
+            return adapted(model(resolved["vocab_size"], **resolved["params"]))
         except TypeError as error:
             raise SpecError(f"params: {kind} does not take {resolved['params']!r} ({error})") from error
     module, _, name = KINDS[kind].model.partition(":")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .context import Context
+from .context import Context, Output
 from .errors import SpecError
 from .mixers.base import Mixer, State
 
@@ -65,6 +65,29 @@ def _load_file(path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+class PlainModel(nn.Module):
+    """A model from outside whose forward pass maps tokens `(B, T)` to logits `(B, T, V)` and takes nothing else."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(
+        self, tokens: Tensor, *, positions: Tensor | None = None, control: Mapping[str, Tensor] | None = None
+    ) -> Output:
+        """Logits at `positions`, formed everywhere and selected."""
+        logits = self.module(tokens)
+        if positions is None:
+            return Output(logits, {})
+        selected = logits[positions] if positions.dtype == torch.bool else logits.flatten(0, 1)[positions]
+        return Output(selected, {})
+
+
+def adapted(model: nn.Module) -> nn.Module:
+    """`model` itself where its forward pass takes `positions`, as the project's own models do, else wrapped."""
+    return model if "positions" in inspect.signature(model.forward).parameters else PlainModel(model)
 
 
 class PlugIn(Mixer):

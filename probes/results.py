@@ -53,7 +53,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "validation_excess": ("float64", "excess on validation at the end of training"),
     "still_improving": ("bool", "validation excess fell by more than 5% of itself since the evaluation before"),
     "receptive_field": ("Int64", "tokens that a prediction can depend on; null: all"),
-    "parameters": ("Int64", "parameters, by formula; null for a user's own model without one"),
+    "parameters": ("Int64", "parameters: by formula, or counted where a model has none"),
     "state_bytes": ("Int64", "decoding state at the task's length, bytes"),
     "forward_flops": ("float64", "floating-point operations per token of a forward pass at the task's length"),
     "train_seconds": ("float64", "wall time of training, evaluations left out"),

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from architectures import SpecError, accounting, receptive_field
+from architectures import SpecError, receptive_field
+from architectures.accounting.count import forward_flops, parameters, state_bytes
 from probes.scoring import Estimate, Sums, paired, ratio
 
 LABELS_AS_COLUMNS = 32
@@ -18,15 +19,16 @@ LABELS_AS_COLUMNS = 32
 def model_columns(spec: Mapping[str, Any], length: int) -> dict[str, Any]:
     """Parameters, decoding state and FLOPs per token at `length`, and the receptive field; None where no formula
     is known (a user's own mixer or model)."""
+    field = receptive_field(spec)
     try:
         return {
-            "receptive_field": receptive_field(spec),
-            "parameters": accounting.parameters(spec),
-            "state_bytes": accounting.state_bytes(spec, length),
-            "forward_flops": accounting.forward_flops(spec, length),
+            "receptive_field": field,
+            "parameters": parameters(spec),
+            "state_bytes": state_bytes(spec, length),
+            "forward_flops": forward_flops(spec, length),
         }
     except SpecError:
-        return {"receptive_field": None, "parameters": None, "state_bytes": None, "forward_flops": math.nan}
+        return {"receptive_field": field, "parameters": None, "state_bytes": None, "forward_flops": math.nan}
 
 
 def _put(row: dict[str, Any], name: str, estimate: Estimate | None) -> None:

@@ -72,10 +72,10 @@ def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, A
             for name in suite.architectures:
                 spec = catalogue.make_spec(name, dials["arch"], vocab_size=task.vocab_size, head=task.head)
                 if suite.match is not None:
-                    from architectures import accounting
+                    from architectures.accounting.match import match
 
                     target = target or spec
-                    spec = accounting.match(spec, target, suite.match, task.length)
+                    spec = match(spec, target, suite.match, task.length)
                 labels = Labels(task_name, name, label)
                 evaluate = Evaluation(**dials["evaluate"])
 

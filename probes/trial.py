@@ -243,11 +243,13 @@ class Runner:
         status = "ok"
         try:
             model = self.build()
-            row["env.kernels_used"] = json.dumps(getattr(model, "kernels_used", {}), sort_keys=True)
+            if row["parameters"] is None:
+                row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
             self.train(model)
             started = time.perf_counter()
             scores, curves = self.score_columns(model)
             row.update({**scores, **self.training_columns()})
+            row["env.kernels_used"] = json.dumps(getattr(model, "kernels_used", {}), sort_keys=True)
             self.seconds += time.perf_counter() - started
         except Diverged as error:
             status, row["error"] = "diverged", str(error)
