@@ -1,6 +1,7 @@
 """One module per figure; each reads filters and recorded results, never torch."""
 
 FIGURES: dict[str, str] = {
+    "break_even": "figures.break_even",
     "excess": "figures.excess",
 }
 """Figures by name. A module has `draw(out: Path, **dials) -> list[Path]`, its defaults in `DIALS`, and a first
