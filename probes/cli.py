@@ -54,12 +54,19 @@ def options(
 @app.command("ls")
 def ls(
     what: Annotated[str, typer.Argument(help="tasks, architectures, suites or figures; all of them if left out.")] = "",
+    scale: Annotated[
+        str,
+        typer.Option(help="Count the papers' models at this scale instead: 180M, 440M, 1.5B; 130M, 380M, 810M, 1.4B."),
+    ] = "",
     config: Config = None,
 ) -> None:
-    """List tasks, architectures, suites and figures."""
-    from probes.cli_list import show
+    """List tasks, architectures, suites and figures, or what the papers' models cost at a scale."""
+    from probes.cli_list import show, show_scale
 
-    show(what, config)
+    if scale:
+        show_scale(what, scale)
+    else:
+        show(what, config)
 
 
 @app.command()

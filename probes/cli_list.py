@@ -25,6 +25,34 @@ def show(what: str, config: Path | None) -> None:
         console.print(table(columns, rows, right=right, title=group))
 
 
+def show_scale(what: str, scale: str) -> None:
+    """Prints what the papers' models cost at `scale`, by formula: parameters, decoding state, forward FLOPs."""
+    from architectures.accounting import scale_rows
+
+    if what not in ("", "architectures"):
+        raise CatalogueError(f"--scale {scale}: only architectures have scales; nearest is 'ls architectures'")
+    rows = scale_rows(scale)
+    lengths = sorted(int(key.rsplit("_", 1)[1]) for key in rows[0] if key.startswith("state_bytes_"))
+    states = [f"state {length // 1024}K (MB)" for length in lengths]
+    flops = ["exact", "published"]
+    cells = [
+        [
+            row["model"],
+            f"{row['parameters'] / 1e6:,.1f}",
+            f"{row['active_parameters'] / 1e6:,.1f}",
+            *(f"{row[f'state_bytes_{length}'] / 1e6:,.2f}" for length in lengths),
+            f"{row['forward_flops'] / 1e9:.2f}",
+            f"{row['published_flops'] / 1e9:.2f}",
+        ]
+        for row in rows
+    ]
+    columns = ["model", "parameters (M)", "active (M)", *states, *flops]
+    title = (
+        f"{scale}; GFLOPs a token at {rows[0]['flops_length']} tokens by the exact and the papers' rule; 2-byte caches"
+    )
+    console.print(table(columns, cells, right=columns[1:], title=title))
+
+
 def _tasks(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:
     rows = []
     for name, entry in catalogue.tasks.items():
