@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .published import published_spec
 from .receptive import receptive_field
 from .spec import SpecError, resolve
 
@@ -20,6 +21,7 @@ __all__ = [
     "SpecError",
     "build",
     "parameter_groups",
+    "published_spec",
     "receptive_field",
     "resolve",
     "state_bytes",
