@@ -224,7 +224,7 @@ MIXERS: dict[str, Entry] = {
         "book, sections 14.3 and 14.4",
     ),
     "fused": Entry(
-        "architectures.mixers.composite:Fused",
+        "architectures.mixers.fused:Fused",
         {
             "attention": Field("mixer", "attention"),
             "recurrent": Field("mixer", "mamba2"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -45,15 +48,10 @@ class ShortConvolution(nn.Module):
         """Zeros, `(B, K, C)`."""
         return torch.zeros(batch_size, self.width, self.weight.shape[0], device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """`x (B, T, C)` after the inputs in `state`; also the state after `x`."""
-        if state is None:
-            before = F.pad(x, (0, 0, self.width - 1, 0))
-        else:
-            before = torch.cat([state[:, 1:].to(x.dtype), x], dim=1)
-            state = torch.cat([state, x.to(state.dtype)], dim=1)[:, -self.width :]
-        y = F.conv1d(before.transpose(1, 2), self.weight, self.bias, groups=self.weight.shape[0])
-        return y.transpose(1, 2), state
+    def forward(self, x: Tensor, state: Tensor | None, run: Callable[..., Any]) -> tuple[Tensor, Tensor | None]:
+        """`x (B, T, C)` after the inputs in `state`, and the state after `x`; `run` is the mixer's."""
+        y, after = run("short_conv", x, self.weight, self.bias, state)
+        return y, None if state is None else after.to(state.dtype)
 
 
 def rotary(start: int, length: int, head_dim: int, base: float, x: Tensor) -> tuple[Tensor, Tensor]:

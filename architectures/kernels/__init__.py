@@ -26,11 +26,13 @@ Kernels = str | Mapping[str, str]
 
 @dataclass(frozen=True)
 class Backend:
-    """`target` is `module:function`; `package` what must be installed; `cuda` whether it needs a CUDA device."""
+    """`target` is `module:function`; `package` what must be installed; `cuda` whether it needs a CUDA device;
+    `half_only` whether it takes half precision alone."""
 
     target: str
     package: str | None = None
     cuda: bool = False
+    half_only: bool = False
 
 
 def _torch(module: str) -> dict[str, Backend]:
@@ -38,12 +40,18 @@ def _torch(module: str) -> dict[str, Backend]:
     return {"chunked": Backend(f"{home}:chunked"), "plain": Backend(f"{home}:plain")}
 
 
+_GPU = "architectures.kernels.gpu"
 OPERATIONS: dict[str, dict[str, Backend]] = {
     "scan": _torch("scan"),
-    "ssd": _torch("ssd"),
-    "gated_delta": _torch("delta"),
+    "short_conv": {"fla": Backend(f"{_GPU}:short_conv", "fla", cuda=True), **_torch("conv")},
+    "ssd": {"mamba_ssm": Backend(f"{_GPU}:ssd", "mamba_ssm", cuda=True), **_torch("ssd")},
+    "gated_delta": {"fla": Backend(f"{_GPU}:gated_delta", "fla", cuda=True, half_only=True), **_torch("delta")},
+    "delta": {"fla": Backend(f"{_GPU}:delta", "fla", cuda=True, half_only=True), **_torch("delta")},
+    "kda": {"fla": Backend(f"{_GPU}:kda", "fla", cuda=True, half_only=True), **_torch("kda")},
+    "gla": {"fla": Backend(f"{_GPU}:gla", "fla", cuda=True), **_torch("gla")},
 }
 
+HALF = (torch.bfloat16, torch.float16)
 _approved: set[tuple[str, str]] = set()
 
 
@@ -73,8 +81,8 @@ def check(kernels: Kernels) -> None:
             raise unknown(f"kernels.{operation}", backend, {"auto", *OPERATIONS[operation]})
 
 
-def choose(operation: str, kernels: Kernels, device: str) -> str:
-    """The backend that runs `operation` on a device type (`cpu`, `cuda`).
+def choose(operation: str, kernels: Kernels, device: str, dtype: torch.dtype = torch.bfloat16) -> str:
+    """The backend that runs `operation` on a device type (`cpu`, `cuda`) for inputs of `dtype`.
 
     One that was asked for and cannot run here raises `SpecError`; an operation without it takes what `auto` takes.
     """
@@ -88,9 +96,13 @@ def choose(operation: str, kernels: Kernels, device: str) -> str:
             )
         if backend.package is not None and not _installed(backend.package):
             raise SpecError(f"kernels.{operation}: {told!r} needs the package {backend.package!r}; nearest: 'chunked'")
+        if backend.half_only and dtype not in HALF:
+            raise SpecError(f"kernels.{operation}: {told!r} runs in half precision, not {dtype}; nearest: 'chunked'")
         return told
     for name, backend in backends.items():
-        if not backend.cuda or (device == "cuda" and (operation, name) in _approved):
+        if not backend.cuda:
+            return name
+        if device == "cuda" and (operation, name) in _approved and (dtype in HALF or not backend.half_only):
             return name
     raise AssertionError(f"{operation} has no backend without a GPU")
 
@@ -118,7 +130,7 @@ def call(operation: str, kernels: Kernels, used: dict[str, str], *args: Tensor |
     if first.shape[1] == 1:
         backend = "plain"
     else:
-        backend = choose(operation, kernels, first.device.type)
+        backend = choose(operation, kernels, first.device.type, first.dtype)
         used[operation] = backend
     function = load(operation, backend)
     if OPERATIONS[operation][backend].cuda:
@@ -130,4 +142,4 @@ def call(operation: str, kernels: Kernels, used: dict[str, str], *args: Tensor |
 
 def full(x: Tensor) -> Tensor:
     """`x` in float32 if it is in half precision, else unchanged."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    return x.float() if x.dtype in HALF else x

@@ -48,24 +48,13 @@ class Attention(Mixer):
         start = 0 if state is None else state["length"]
         q, k, v = self.project(x, start)
         if state is not None:
-            stop = start + x.shape[1]
-            if stop > state["k"].shape[2]:
-                raise ValueError(f"max_length: {state['k'].shape[2]} tokens of cache, token {stop} does not fit")
-            state["k"][:, :, start:stop] = k
-            state["v"][:, :, start:stop] = v
-            k, v = state["k"][:, :, :stop].to(q.dtype), state["v"][:, :, :stop].to(q.dtype)
-            state["length"] = stop
+            k, v = extend_cache(state, k, v)
         self.publish(context, (k, v))
         o = attend(q, k, v)
         return self.out(o.transpose(1, 2).flatten(2)), state
 
     def init_state(self, batch_size: int, max_length: int, *, device: torch.device, dtype: torch.dtype) -> State:
-        shape = (batch_size, self.heads, max_length, self.head_dim)
-        return {
-            "k": torch.zeros(shape, device=device, dtype=dtype),
-            "v": torch.zeros(shape, device=device, dtype=dtype),
-            "length": 0,
-        }
+        return empty_cache((batch_size, self.heads, max_length, self.head_dim), device, dtype)
 
 
 class SlidingAttention(Attention):
@@ -116,6 +105,24 @@ class SlidingAttention(Attention):
 
     def init_state(self, batch_size: int, max_length: int, *, device: torch.device, dtype: torch.dtype) -> State:
         return super().init_state(batch_size, min(max_length, self.window), device=device, dtype=dtype)
+
+
+def empty_cache(shape: tuple[int, int, int, int], device: torch.device, dtype: torch.dtype) -> State:
+    """Keys and values `(B, H, S, d)` for S tokens, none of them filled."""
+    k, v = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
+    return {"k": k, "v": v, "length": 0}
+
+
+def extend_cache(state: State, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Appends `k, v (B, H, T, d)` to a cache; all keys and values so far, in the dtype of `k`."""
+    start, room = state["length"], state["k"].shape[2]
+    stop = start + k.shape[2]
+    if stop > room:
+        raise ValueError(f"max_length: the cache has room for {room} tokens, {stop} were given")
+    state["k"][:, :, start:stop] = k
+    state["v"][:, :, start:stop] = v
+    state["length"] = stop
+    return state["k"][:, :, :stop].to(k.dtype), state["v"][:, :, :stop].to(k.dtype)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor:

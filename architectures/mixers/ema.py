@@ -43,6 +43,11 @@ class GatedDecayEMA(Mixer):
         self.out = nn.Linear(d_model, d_model, bias=False)
         self.decay = decay
 
+    @property
+    def stream_width(self) -> int:
+        """Channels of the published stream, the averages."""
+        return self.out.in_features
+
     def rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """g and 1 - g, broadcasting to `(B, T, D)`; the second from the logit, so that it loses no digits."""
         if self.decay == "fixed":

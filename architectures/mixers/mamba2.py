@@ -58,12 +58,17 @@ class Mamba2(Mixer):
         return self.inner
 
     def mix(self, x: Tensor, state: State | None, context: Context) -> tuple[Tensor, State | None]:
+        y, _, state = self.mix_and_show(x, state, context)
+        return y, state
+
+    def mix_and_show(self, x: Tensor, state: State | None, context: Context) -> tuple[Tensor, Tensor, State | None]:
+        """As `mix`; between the two also the recurrence's input `(B, T, I)`, for a layer that shares it."""
         z, mixed, dt = self.project(x).split([self.inner, self.inner + 2 * self.d_state, self.heads], dim=-1)
         conv_state = None if state is None else state.get("conv")
         if self.conv is not None:
-            mixed, conv_state = self.conv(mixed, conv_state)
-        u, b, c = F.silu(mixed).split([self.inner, self.d_state, self.d_state], dim=-1)
-        u = u.unflatten(-1, (self.heads, self.head_dim))
+            mixed, conv_state = self.conv(mixed, conv_state, self.run)
+        shown, b, c = F.silu(mixed).split([self.inner, self.d_state, self.d_state], dim=-1)
+        u = shown.unflatten(-1, (self.heads, self.head_dim))
         dt = F.softplus(full(dt) + full(self.dt_bias))
         y, last = self.run("ssd", u, dt, -full(self.A_log).exp(), b, c, None if state is None else state["ssm"])
         y = torch.addcmul(full(y), full(self.D)[:, None], full(u)).flatten(2)
@@ -73,7 +78,7 @@ class Mamba2(Mixer):
             state = {"ssm": last.to(state["ssm"].dtype)}
             if conv_state is not None:
                 state["conv"] = conv_state
-        return y, state
+        return y, shown, state
 
     def init_state(self, batch_size: int, max_length: int, *, device: torch.device, dtype: torch.dtype) -> State:
         shape = (batch_size, self.heads, self.head_dim, self.d_state)

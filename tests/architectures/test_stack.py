@@ -14,6 +14,7 @@ PARAMETERS = {
     "sliding": {"window": 5},
     "gmu": {"source": "mamba2"},
     "mlp": {"d_ff": 24},
+    "fused": {"combine": "map"},
     "sequential": {"first": "sliding", "second": "ema"},
     "parallel": {"recurrent": "mamba2"},
 }
@@ -36,7 +37,7 @@ def tokens_of(length, batch=2, seed=0):
     return torch.randint(V, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(params=("attention", "sliding", "ema", "mamba2", "gdn", "mlp"))
+@pytest.fixture(params=MIXERS)
 def name(request):
     return request.param
 
