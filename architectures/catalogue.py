@@ -67,6 +67,12 @@ def _value_width(where: str, d_model: int, p: dict[str, Any]) -> None:
         raise SpecError(f"{where}.expand_v: {p['expand_v']} gives {width} value channels a head; nearest: {near:g}")
 
 
+def _rglru_blocks(where: str, d_model: int, p: dict[str, Any]) -> None:
+    if p["width"] % p["blocks"]:
+        near = nearest_divisor(p["blocks"], p["width"])
+        raise SpecError(f"{where}.blocks: {p['blocks']} does not divide width {p['width']}; nearest: {near}")
+
+
 def _gla_widths(where: str, d_model: int, p: dict[str, Any]) -> None:
     for name in ("expand_k", "expand_v"):
         width = p[name] * d_model
@@ -169,6 +175,7 @@ MIXERS: dict[str, Entry] = {
         },
         "constant",
         "De et al. 2024 (Griffin), arXiv 2402.19427",
+        _rglru_blocks,
         publishes=True,
     ),
     "gla": Entry(

@@ -143,6 +143,7 @@ def _resolve_mixers(layers: list[str], given: Mapping[str, Any], d_model: int) -
             parts = [field for field, schema in entry.fields.items() if schema.kind == "mixer"]
             waiting += [(values[part], f"mixers.{name}.{part}") for part in parts]
     _check_nesting(resolved)
+    _check_borrowing(resolved)
     for name in given:
         if name not in resolved:
             raise SpecError(f"mixers.{name}: no layer uses it; the layers are {', '.join(dict.fromkeys(layers))}")
@@ -164,6 +165,20 @@ def _check_nesting(mixers: Mapping[str, Mapping[str, Any]]) -> None:
 
     for name in mixers:
         visit(name, ())
+
+
+def _check_borrowing(mixers: Mapping[str, Mapping[str, Any]]) -> None:
+    """`fused` with `combine: map` borrows from a Mamba-2 that has room for keys and values."""
+    for name, params in mixers.items():
+        if params["kind"] != "fused" or params["combine"] != "map":
+            continue
+        attention, recurrent = mixers[params["attention"]], mixers[params["recurrent"]]
+        if attention["kind"] != "attention" or recurrent["kind"] != "mamba2" or recurrent["expand"] < 2:
+            parts = f"{params['attention']} and {params['recurrent']}"
+            raise SpecError(
+                f"mixers.{name}.combine: 'map' needs attention and a mamba2 that expands by 2 or more, not {parts}; "
+                "nearest: 'sum'"
+            )
 
 
 def _check_sources(layers: list[str], mixers: Mapping[str, Mapping[str, Any]]) -> None:

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..context import Context
-from ..errors import SpecError
 from ..layers import RMSNorm, rotary, rotate
-from .attention import Attention, SlidingAttention, attend, empty_cache, extend_cache
+from .attention import Attention, attend, empty_cache, extend_cache
 from .base import Mixer, State
 from .composite import Pair
 from .mamba2 import Mamba2
@@ -52,16 +51,14 @@ class BorrowedAttention(Mixer):
     """Causal attention with RoPE: queries from a D x D map of the token, keys and values the first and the second D
     channels of a Mamba-2's convolved input. Its output is added as it is.
 
-    Takes head size and rotation from `attention`. Raises `SpecError` unless that is full attention and `recurrent` a
-    Mamba-2 with `expand` of 2 or more.
+    Head size and rotation are those of `attention`; `recurrent` is a Mamba-2 with `expand` of 2 or more.
     """
 
     def __init__(self, d_model: int, attention: Mixer, recurrent: Mixer) -> None:
         super().__init__()
-        if not isinstance(attention, Attention) or isinstance(attention, SlidingAttention):
-            raise SpecError("combine: 'map' needs full attention as its attention; nearest: 'sum'")
-        if not isinstance(recurrent, Mamba2) or recurrent.inner < 2 * d_model:
-            raise SpecError("combine: 'map' needs mamba2 with expand of 2 or more as its recurrent; nearest: 'sum'")
+        assert isinstance(attention, Attention)
+        assert isinstance(recurrent, Mamba2)
+        assert recurrent.inner >= 2 * d_model
         self.width, self.head_dim, self.rope_base = d_model, attention.head_dim, attention.rope_base
         self.query = nn.Linear(d_model, d_model, bias=False)
 

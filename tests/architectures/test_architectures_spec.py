@@ -91,6 +91,8 @@ GATE = {"p": {"kind": "parallel", "recurrent": "ema", "gate": "vektor"}}
         ({"layers": "mamba2", "mixers": {"mamba2": {"head_dim": 48}}}, "expand * d_model = 128; nearest: 32"),
         ({"layers": "gdn", "mixers": {"gdn": {"expand_v": 0.3}}}, "mixers.gdn.expand_v: 0.3 gives"),
         ({"layers": "p", "mixers": GATE}, "nearest: 'vector'"),
+        ({"layers": "fused", "mixers": {"fused": {"recurrent": "gdn"}}}, "mixers.fused.combine: 'map' needs attention"),
+        ({"layers": "rglru", "mixers": {"rglru": {"blocks": 5}}}, "blocks: 5 does not divide width 64; nearest: 4"),
     ],
 )
 def test_bad_specs_name_key_value_and_choice(change, message):
