@@ -62,8 +62,8 @@ def run(
     labels = Labels(task, architecture)
     runtime = Runtime(device, precision or ("bf16" if device.startswith("cuda") else "float32"), kernels)
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    (folder / ".partial").mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".partial", trial.identity() + ".lock"):
         done = folder / "trials" / folder_name(trial, labels)
         row = read_row(done) if (done / "result.json").exists() else None
         if row is not None and row["status"] != "failed":

@@ -222,13 +222,13 @@ def _table(groups: list[Group], rows: Mapping[str, dict[str, Any]]) -> pd.DataFr
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder for one sweep. SweepError where another process has it."""
-    with (folder / ".lock").open("w") as handle:
+def locked(folder: Path, name: str = "lock") -> Iterator[None]:
+    """Holds one name in the folder, by default the folder itself. SweepError where another process has it."""
+    with (folder / f".{name}").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SweepError(f"another sweep is writing into {folder}; wait for it or choose another --out") from None
+            raise SweepError(f"another process is writing into {folder}; wait for it or choose another --out") from None
         yield
 
 

@@ -174,7 +174,7 @@ def test_another_environment_is_refused_unless_mixed(tmp_path):
 
 def test_one_sweep_at_a_time(tmp_path):
     (tmp_path / "tiny").mkdir()
-    with sweep.locked(tmp_path / "tiny"), pytest.raises(sweep.SweepError, match="another sweep"):
+    with sweep.locked(tmp_path / "tiny"), pytest.raises(sweep.SweepError, match="another process"):
         sweep.run(tiny_suite(), out=tmp_path, name="tiny", workers=1)
 
 
