@@ -47,6 +47,7 @@ def run_trial(
         )
     rows = pd.DataFrame([result.row])
     print_rows(rows)
+    print_readouts(result.row)
     console.print(str(result.folder), soft_wrap=True)
     _exit_on_failure(rows)
 
@@ -140,11 +141,30 @@ def _notes(rows: pd.DataFrame) -> list[str]:
         if not pd.isna(row["agreement"]) and abs(row["agreement"]) > 4 * row["agreement_se"]:
             gap = number(row["agreement"], row["agreement_se"])
             notes.append(f"{name}: the sampled excess differs from the mean KL by {gap}: has it seen its targets?")
+        margin, error = (row.get(f"reference.receptive_field.{field}") for field in ("margin", "margin_se"))
+        if margin is not None and margin < -2 * error:
+            gap = number(-margin, error)
+            notes.append(f"{name}: better by {gap} than any predictor of its receptive field: does it see beyond it?")
         if row.get("lr_at_edge") is True:
             notes.append(f"{name}: the chosen learning rate is an end of the grid")
         if row.get("still_improving") is True:
             notes.append(f"{name}: still improving at its end; more steps would lower its excess")
     return notes
+
+
+def print_readouts(row: Mapping[str, Any]) -> None:
+    """How much of each exact belief a linear probe of each layer explains; nothing where none was probed."""
+    probed = {}
+    for column, value in row.items():
+        if column.startswith("readout.") and column.endswith(".explained"):
+            _, belief, layer, _ = column.split(".")
+            probed.setdefault(belief, []).append((int(layer.removeprefix("layer_")), value))
+    for belief, layers in probed.items():
+        layers.sort()
+        lines = [[str(layer), number(row[f"readout.{belief}.layer_{layer}.kl"]), number(v)] for layer, v in layers]
+        lines[0][0], lines[-1][0] = "embedding", "final norm"
+        columns = ("layer", "nats from the posterior", "explained")
+        console.print(table(columns, lines, right=columns[1:], title=f"linear probes for the {belief}"))
 
 
 def _print_references(rows: pd.DataFrame) -> None:
