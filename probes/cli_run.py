@@ -141,9 +141,9 @@ def _notes(rows: pd.DataFrame) -> list[str]:
         if not pd.isna(row["agreement"]) and abs(row["agreement"]) > 4 * row["agreement_se"]:
             gap = number(row["agreement"], row["agreement_se"])
             notes.append(f"{name}: the sampled excess differs from the mean KL by {gap}: has it seen its targets?")
-        margin, error = (row.get(f"reference.receptive_field.{field}") for field in ("margin", "margin_se"))
-        if margin is not None and margin < -2 * error:
-            gap = number(-margin, error)
+        margin = row.get("reference.receptive_field.margin")
+        if margin is not None and margin < -2 * row["reference.receptive_field.margin_se"]:
+            gap = number(-margin, row["reference.receptive_field.margin_se"])
             notes.append(f"{name}: better by {gap} than any predictor of its receptive field: does it see beyond it?")
         if row.get("lr_at_edge") is True:
             notes.append(f"{name}: the chosen learning rate is an end of the grid")
@@ -154,7 +154,7 @@ def _notes(rows: pd.DataFrame) -> list[str]:
 
 def print_readouts(row: Mapping[str, Any]) -> None:
     """How much of each exact belief a linear probe of each layer explains; nothing where none was probed."""
-    probed = {}
+    probed: dict[str, list[tuple[int, float]]] = {}
     for column, value in row.items():
         if column.startswith("readout.") and column.endswith(".explained"):
             _, belief, layer, _ = column.split(".")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -108,8 +109,8 @@ def make_trial(task_kind: str, task: Task, spec: Mapping[str, Any], train, evalu
 
 def folder_name(trial: Trial, labels: Labels) -> str:
     """`TASK-ARCHITECTURE-sSEED-HASH`, safe as a file name."""
-    safe = "".join(c if c.isalnum() or c in "._" else "_" for c in f"{labels.task}~{labels.architecture}")
-    return f"{safe.replace('~', '-')}-s{trial.seeds.model_seed}-{trial.identity()[:12]}"
+    task, architecture = (re.sub(r"[^\w.]", "_", name) for name in (labels.task, labels.architecture))
+    return f"{task}-{architecture}-s{trial.seeds.model_seed}-{trial.identity()[:12]}"
 
 
 def read(folder: Path) -> Result:
