@@ -30,6 +30,11 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "task_version": ("int64", "version of the task's generator and references"),
     "architecture": ("string", "the architecture's name in the catalogue"),
     "point": ("string", "the grid point, as `key=value` pairs; empty without a grid"),
+    "matched": ("string", "what the suite matched its architectures in; empty where it did not"),
+    "match_residual": (
+        "float64",
+        "that quantity over the first architecture's, minus 1; NaN where nothing was matched",
+    ),
     "model_seed": ("int64", "seed of the initialisation"),
     "data_seed": ("int64", "seed of the streams"),
     "lr": ("float64", "peak learning rate"),

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,13 @@ def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, A
             target = None
             for name in suite.architectures:
                 spec = catalogue.make_spec(name, dials["arch"], vocab_size=task.vocab_size, head=task.head)
+                labels = Labels(task_name, name, label)
                 if suite.match is not None:
-                    from architectures.accounting.match import match
+                    from architectures.accounting.match import matched
 
                     target = target or spec
-                    spec = match(spec, target, suite.match, task.length)
-                labels = Labels(task_name, name, label)
+                    found = matched(spec, target, suite.match, task.length)
+                    spec, labels = found.spec, replace(labels, matched=suite.match, residual=found.residual)
                 evaluate = Evaluation(**dials["evaluate"])
 
                 def job(

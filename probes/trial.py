@@ -42,11 +42,16 @@ PRECISIONS = {"float32": None, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Labels:
-    """How a trial is called in tables: names in the catalogue, and its grid point. Not part of its identity."""
+    """How a trial is called in tables: names in the catalogue, and its grid point. Not part of its identity.
+
+    `matched` is what the suite matched its architectures in, `residual` how far from the first one this one remains.
+    """
 
     task: str
     architecture: str
     point: str = ""
+    matched: str = ""
+    residual: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -281,6 +286,8 @@ class Runner:
             "task_version": trial.task["version"],
             "architecture": self.labels.architecture,
             "point": self.labels.point,
+            "matched": self.labels.matched,
+            "match_residual": self.labels.residual,
             "model_seed": trial.seeds.model_seed,
             "data_seed": trial.seeds.data_seed,
             "lr": trial.train.lr,

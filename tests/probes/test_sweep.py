@@ -233,3 +233,21 @@ def test_a_killed_sweep_goes_on_to_the_table_of_an_unbroken_one(tmp_path):
     assert all((path / "result.json").stat().st_mtime_ns == stamp for path, stamp in kept.items())
     whole, after = (read_table(tmp_path / part / "killed") for part in ("whole", "broken"))
     pd.testing.assert_frame_equal(whole.drop(columns=TIMES), after.drop(columns=TIMES))
+
+
+def test_a_suite_matches_its_architectures_and_says_how_well():
+    names, wide = ["attention", "mamba2", "gdn"], {"d_model": 16, "d_ff": 96}
+    for by in ("parameters", "forward_flops"):
+        groups = sweep.expand(tiny_suite(architectures=names, match=by, arch=wide), load_catalogue())
+        assert {group.labels.matched for group in groups} == {by}
+        first, *others = groups
+        assert first.labels.residual == 0.0
+        for group in others:
+            assert abs(group.labels.residual) < 0.01
+            own_width = group.search[0].trial.architecture["d_ff"]
+            assert own_width != first.search[0].trial.architecture["d_ff"]
+            row = Runner(group.search[0].trial, group.labels, Runtime(), Path(), None).base_row()
+            assert (row["matched"], row["match_residual"]) == (by, group.labels.residual)
+            target = Runner(first.search[0].trial, first.labels, Runtime(), Path(), None).base_row()[by]
+            assert row[by] / target - 1 == pytest.approx(group.labels.residual)
+    assert {group.labels.matched for group in sweep.expand(tiny_suite(), load_catalogue())} == {""}
