@@ -176,7 +176,7 @@ class EvaluationSet:
         batch_size: int = BLOCK,
         device: torch.device | str = "cpu",
         extra: dict[str, Reference] | None = None,
-        cache_bytes: int = 2**29,
+        cache_bytes: int = 2**28,
     ) -> None:
         blocks = evaluation_blocks(task, data_seed, split, sequences)
         self.task = task

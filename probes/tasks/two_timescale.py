@@ -128,11 +128,12 @@ class Filter(Reference):
     """One of the five exact predictors of `filters.torch_backend`, on a batch of the task."""
 
     def __init__(self, task: TwoTimescale, predictor: str, **parameters: Any) -> None:
-        self.task, self.predictor, self.parameters = task, predictor, parameters
+        self.task, self.parameters = task, parameters
+        self.predict = getattr(torch_backend, predictor)
 
     def _filter(self, batch: Batch) -> tuple[Tensor, Any]:
         tokens = torch.cat([batch.tokens, batch.targets[:, -1:]], dim=1)
-        return tokens, getattr(torch_backend, self.predictor)(self.task.hmm, tokens, **self.parameters)
+        return tokens, self.predict(self.task.hmm, tokens, impossible="-inf", **self.parameters)
 
     def log_prob(self, batch: Batch) -> Tensor:
         _, result = self._filter(batch)
