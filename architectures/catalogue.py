@@ -132,7 +132,7 @@ MIXERS: dict[str, Entry] = {
         {
             "expand": Field("int", 2, minimum=1),
             "head_dim": Field("int", lambda d, p: _head_dim(p["expand"] * d), minimum=1),
-            "d_state": Field("int", lambda d, p: min(128, d), minimum=1),
+            "d_state": Field("int", lambda d, p: min(128, max(1, d // 2)), minimum=1),
             "conv": CONV,
             "norm_eps": EPS,
         },

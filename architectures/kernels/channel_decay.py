@@ -12,9 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+BASE = 4
+"""Blocks on the diagonal of at most this size are computed pair by pair."""
 
 
-class _DecayedScores(torch.autograd.Function):
+class _Pairwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, k: Tensor, g: Tensor) -> Tensor:
         total = g.double().cumsum(-2)
@@ -41,5 +45,23 @@ class _DecayedScores(torch.autograd.Function):
 
 
 def decayed_scores(x: Tensor, k: Tensor, g: Tensor) -> Tensor:
-    """The scores above. No exponent is positive, so nothing overflows, however strong the decay."""
-    return _DecayedScores.apply(x, k, g)
+    """The scores above, for L a power of two.
+
+    Blocks of twice the size are joined from two: in the lower left one, the decay from j to i is that from j to the
+    edge between the two times that from the edge to i, so the block is one matrix product. No exponent is ever
+    positive: nothing overflows, however strong the decay, and L log L rather than L^2 decays are computed.
+    """
+    size = min(BASE, k.shape[-2])
+    total = g.double().cumsum(-2)
+    x_b, k_b, g_b = (y.unflatten(-2, (-1, size)) for y in (x, k, g))
+    scores = _Pairwise.apply(x_b.transpose(-3, -4), k_b, g_b)  # (..., n, R, size, size)
+    while size < k.shape[-2]:
+        x_p, k_p, total_p = (y.unflatten(-2, (-1, 2, size)) for y in (x, k, total))
+        edge = total_p[..., 0, -1:, :]
+        rows = x_p[..., 1, :, :] * (total_p[..., 1, :, :] - edge).to(k.dtype).exp()[..., None, :, :, :]
+        columns = k_p[..., 0, :, :] * (edge - total_p[..., 0, :, :]).to(k.dtype).exp()
+        corner = rows.transpose(-3, -4) @ columns.transpose(-1, -2)[..., None, :, :]
+        first, second = scores.unflatten(-4, (-1, 2)).unbind(-4)
+        scores = torch.cat([F.pad(first, (0, size)), torch.cat([corner, second], dim=-1)], dim=-2)
+        size *= 2
+    return scores[..., 0, :, :, :]

@@ -61,7 +61,7 @@ def cumulative(g: Tensor) -> tuple[Tensor, Tensor]:
     Log decays `(..., L)` to two tensors `(..., L)`.
     """
     total = g.double().cumsum(-1)
-    return total.exp().to(g.dtype), (total[..., -1:] - total).exp().to(g.dtype)
+    return total.to(g.dtype).exp(), (total[..., -1:] - total).to(g.dtype).exp()
 
 
 class _UnitLowerInverse(torch.autograd.Function):

@@ -29,7 +29,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, g: Tensor, initial: Tensor | None = N
 
 
 def chunked(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, initial: Tensor | None = None, *, chunk: int = 16
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, initial: Tensor | None = None, *, chunk: int = 32
 ) -> tuple[Tensor, Tensor]:
     """Attention-like products inside chunks of `chunk` tokens, the state passed between them."""
     batch, length, heads, d_k = k.shape
