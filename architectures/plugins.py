@@ -1,4 +1,4 @@
-"""Mixers and models from outside: `mixer:package.module:Name`, `mixer:path/to/file.py:Name`, `model:...`.
+"""Mixers and models from outside: `mixer:package.module:Name`, `mixer:path/to/file.py:Name`, `model:...`, `fla:Name`.
 
 The folder of a plug-in is appended to the import path, so that it can never hide a package that was there before.
 """
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .context import Context, Output
 from .errors import SpecError
+from .fla_layers import FLA_LAYERS, check_name, require
 from .mixers.base import Mixer, State
 
 
@@ -90,6 +91,32 @@ def adapted(model: nn.Module) -> nn.Module:
     return model if "positions" in inspect.signature(model.forward).parameters else PlainModel(model)
 
 
+def _fla_layer(name: str, key: str) -> Callable[..., nn.Module]:
+    require(name, key, cuda=torch.cuda.is_available())
+    layer = check_name(name, key)
+    cls = getattr(importlib.import_module("fla.layers"), layer)
+    accepted = inspect.signature(cls.__init__).parameters
+
+    def make(d_model: int, **params: Any) -> nn.Module:
+        fixed = {"hidden_size": d_model, **({"layer_idx": 0} if "layer_idx" in accepted else {})}
+        return _FirstOutput(cls(**{**FLA_LAYERS[layer].defaults, **params, **fixed}))
+
+    return make
+
+
+class _FirstOutput(nn.Module):
+    """A layer of flash-linear-attention as a map of tensors: it returns its output first, then weights and caches."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.masked = "attention_mask" in inspect.signature(layer.forward).parameters
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x, attention_mask=None) if self.masked else self.layer(x)
+        return y[0] if isinstance(y, tuple) else y
+
+
 class PlugIn(Mixer):
     """A mixer from outside, called as `(d_model, **params)` and mapping `(B, T, D)` to `(B, T, D)`.
 
@@ -101,7 +128,7 @@ class PlugIn(Mixer):
 
     def __init__(self, kind: str, key: str, d_model: int, params: Mapping[str, Any]) -> None:
         super().__init__()
-        factory = load_plug_in(kind, f"{key}.kind")
+        factory = _fla_layer(kind, f"{key}.kind") if kind.startswith("fla:") else load_plug_in(kind, f"{key}.kind")
         try:
             module: Any = factory(d_model, **params)
         except TypeError as error:
@@ -110,7 +137,7 @@ class PlugIn(Mixer):
             raise SpecError(f"{key}: {kind} makes a {type(module).__name__}, not a torch.nn.Module")
         self.module: Any = module
         self.kind = kind
-        self.takes_context = "context" in inspect.signature(self.module.forward).parameters
+        self.takes_context = "context" in inspect.signature(module.forward).parameters
 
     @property
     def decodes(self) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 
 from .catalogue import MIXERS
 from .errors import Field, SpecError, resolve_fields, unknown
+from .fla_layers import check_name
 from .pattern import expand
 
 __all__ = ["KINDS", "SpecError", "canonical", "resolve", "resolve_stack"]
@@ -131,6 +132,8 @@ def _resolve_mixers(layers: list[str], given: Mapping[str, Any], d_model: int) -
         if not isinstance(kind, str) or not (kind in MIXERS or kind.startswith(PLUG_INS)):
             key = f"mixers.{name}.kind" if "kind" in given.get(name, {}) else where
             raise unknown(key, kind, {*MIXERS, *given, "mixer:package.module:Name", "fla:Name"} - {name})
+        if kind.startswith("fla:"):
+            check_name(kind, where if kind == name else f"mixers.{name}.kind")
         if kind.startswith(PLUG_INS):
             resolved[name] = {"kind": kind, **_plain(f"mixers.{name}", params)}
             continue
