@@ -13,6 +13,17 @@ if TYPE_CHECKING:
 
 TASKS: dict[str, str] = {
     "two_timescale": "probes.tasks.two_timescale:TwoTimescale",
+    "mqar": "probes.tasks.mqar:Mqar",
+    "copy": "probes.tasks.copying:Copy",
+    "selective_copy": "probes.tasks.selective_copy:SelectiveCopy",
+    "induction": "probes.tasks.induction:Induction",
+    "phonebook": "probes.tasks.phonebook:Phonebook",
+    "needle": "probes.tasks.needle:Needle",
+    "in_context_recall": "probes.tasks.in_context_recall:InContextRecall",
+    "fuzzy_recall": "probes.tasks.fuzzy_recall:FuzzyRecall",
+    "memorization": "probes.tasks.memorization:Memorization",
+    "compression": "probes.tasks.compression:Compression",
+    "markov": "probes.tasks.markov:Markov",
 }
 
 
