@@ -54,6 +54,9 @@ OPERATIONS: dict[str, dict[str, Backend]] = {
 HALF = (torch.bfloat16, torch.float16)
 _approved: set[tuple[str, str]] = set()
 
+listeners: list[Callable[[str, tuple[Tensor | None, ...]], None]] = []
+"""Each hears of every call: the operation and its arguments."""
+
 
 def approve(operation: str, backend: str) -> None:
     """Lets `auto` use a GPU kernel: its outputs and gradients agreed with the plain form in this process."""
@@ -94,7 +97,7 @@ def choose(operation: str, kernels: Kernels, device: str, dtype: torch.dtype = t
             raise SpecError(
                 f"kernels.{operation}: {told!r} needs a CUDA device, this is {device!r}; nearest: 'chunked'"
             )
-        if backend.package is not None and not _installed(backend.package):
+        if not installed(backend):
             raise SpecError(f"kernels.{operation}: {told!r} needs the package {backend.package!r}; nearest: 'chunked'")
         if backend.half_only and dtype not in HALF:
             raise SpecError(f"kernels.{operation}: {told!r} runs in half precision, not {dtype}; nearest: 'chunked'")
@@ -107,11 +110,16 @@ def choose(operation: str, kernels: Kernels, device: str, dtype: torch.dtype = t
     raise AssertionError(f"{operation} has no backend without a GPU")
 
 
-@functools.cache
+_functions: dict[str, Callable[..., Any]] = {}
+
+
 def load(operation: str, backend: str) -> Callable[..., Any]:
     """The function behind a backend."""
-    module, _, name = OPERATIONS[operation][backend].target.partition(":")
-    return getattr(importlib.import_module(module), name)
+    target = OPERATIONS[operation][backend].target
+    if target not in _functions:
+        module, _, name = target.partition(":")
+        _functions[target] = getattr(importlib.import_module(module), name)
+    return _functions[target]
 
 
 @functools.cache
@@ -119,19 +127,33 @@ def _installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
+def installed(backend: Backend) -> bool:
+    """Whether the package that a backend needs is here."""
+    return backend.package is None or _installed(backend.package)
+
+
 def call(operation: str, kernels: Kernels, used: dict[str, str], *args: Tensor | None) -> Any:
-    """Runs `operation` on `args`, the first of them `(B, T, ...)`, and notes the backend in `used`.
+    """Runs `operation` on `args`, the first of them `(B, T, ...)`, and notes the backend in `used`."""
+    first = args[0]
+    assert first is not None
+    for hear in listeners:
+        hear(operation, args)
+    if first.shape[1] == 1:
+        backend = "plain"
+    else:
+        backend = choose(operation, kernels, first.device.type, first.dtype)
+        used[operation] = backend
+    return run(operation, backend, *args)
+
+
+def run(operation: str, backend: str, *args: Tensor | None) -> Any:
+    """Runs one backend of an operation.
 
     The forms in torch compute in float32 what comes in half precision; the outputs take the first argument's dtype,
     states keep theirs.
     """
     first = args[0]
     assert first is not None
-    if first.shape[1] == 1:
-        backend = "plain"
-    else:
-        backend = choose(operation, kernels, first.device.type, first.dtype)
-        used[operation] = backend
     function = load(operation, backend)
     if OPERATIONS[operation][backend].cuda:
         return function(*args)

@@ -1,0 +1,310 @@
+"""The canary: a kernel's outputs and gradients against the definition in float64, on this machine and these inputs.
+
+`record` runs a model once and keeps the arguments of every operation that has kernels, and of every call of
+`scaled_dot_product_attention`; `judge` runs a kernel on such arguments, forward and backward, and compares with the
+definition on the same numbers in float64:
+
+    error(x) = |x - x_ref| / |x_ref|    (Frobenius norms), for the output and the gradient of every argument
+
+A tensor that is all zero in the reference is compared with the absolute norm. Gradients flow from the first `ROWS`
+sequences of the batch alone, so that the slow definition runs on those and the kernel at the full shape. `approve`
+lets through the fastest kernel whose every error is within `TOLERANCE`, and refuses the others with their numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from .. import kernels
+
+ROWS = 2
+"""Sequences of the batch on which the definition runs."""
+
+TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 5e-3, torch.float32: 5e-3, torch.float64: 1e-9}
+"""Largest error by the dtype of the operation's first argument: bf16 keeps 8 bits of a product, and the matrix units
+take float32 in tf32, 10 bits."""
+
+ATTENTION = "attention"
+"""The operation's name for `scaled_dot_product_attention`, whose backends PyTorch chooses among."""
+
+SDPA = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operation: its arguments, detached. `options`: what is no tensor."""
+
+    operation: str
+    arguments: tuple[Tensor | None, ...]
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What kernels are chosen by: the operation, shapes and dtypes."""
+        shapes = tuple(None if x is None else (tuple(x.shape), str(x.dtype)) for x in self.arguments)
+        return (self.operation, shapes, self.options)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the canary found of one kernel at one shape. Errors are relative; `inf` where the kernel raised."""
+
+    operation: str
+    backend: str
+    shapes: str
+    dtype: str
+    output_error: float
+    gradient_error: float
+    """The largest over the arguments."""
+    worst_argument: int
+    tolerance: float
+    accepted: bool
+    reason: str = ""
+
+    def line(self) -> str:
+        """One line for reports."""
+        word = "accepted" if self.accepted else f"refused ({self.reason})"
+        return (
+            f"{self.operation} {self.backend} {self.shapes} {self.dtype}: output {self.output_error:.1e}, "
+            f"gradient {self.gradient_error:.1e}, tolerance {self.tolerance:.0e}: {word}"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+class _Attention(TorchFunctionMode):
+    def __init__(self, calls: dict[tuple[Any, ...], Call]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            q, k, v = (x.detach() for x in args[:3])
+            mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
+            call = Call(ATTENTION, (q, k, v, mask), (("is_causal", bool(kwargs.get("is_causal", False))),))
+            self.calls.setdefault(call.signature, call)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def record() -> Iterator[dict[tuple[Any, ...], Call]]:
+    """Collects the calls made inside the block, one for every operation, shapes and dtypes."""
+    calls: dict[tuple[Any, ...], Call] = {}
+
+    def hear(operation: str, arguments: Sequence[Tensor | None]) -> None:
+        detached = tuple(None if x is None else x.detach().clone() for x in arguments)
+        call = Call(operation, detached)
+        calls.setdefault(call.signature, call)
+
+    kernels.listeners.append(hear)
+    try:
+        with _Attention(calls):
+            yield calls
+    finally:
+        kernels.listeners.remove(hear)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, is_causal: bool = False) -> Tensor:
+    """The definition of softmax attention, `(..., T, d)`; `mask` boolean, true where a key may be seen."""
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(-1) @ v
+
+
+def _batched(call: Call, x: Tensor | None) -> bool:
+    """Whether an argument has the batch as its first dimension; a weight or a mask may happen to have its size."""
+    first = call.arguments[0]
+    assert first is not None
+    if x is None:
+        return False
+    if call.operation == ATTENTION:
+        return x.ndim == first.ndim and x.shape[0] == first.shape[0]
+    return x.shape[:2] == first.shape[:2]
+
+
+def _leaf(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
+    if x is None or not x.is_floating_point():
+        return x
+    return x.detach().clone().to(dtype or x.dtype).requires_grad_()
+
+
+def _gradients(
+    function: Callable[..., Any], arguments: Sequence[Tensor | None], direction: Tensor
+) -> tuple[Tensor, list[Tensor | None]]:
+    output = function(*arguments)
+    output = output[0] if isinstance(output, tuple) else output
+    leaves = [x for x in arguments if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(output, leaves, direction.to(output.dtype), allow_unused=True))
+    return output.detach(), [next(found) if x is not None and x.requires_grad else None for x in arguments]
+
+
+def _error(found: Tensor | None, expected: Tensor | None) -> float:
+    if expected is None:
+        return 0.0
+    if found is None:
+        return math.inf
+    size = expected.double().norm()
+    error = (found.double() - expected.double()).norm()
+    value = float(error / size) if size > 0 else float(error)
+    return value if math.isfinite(value) else math.inf
+
+
+def judge(call: Call, backend: str, *, seed: int = 0) -> Verdict:
+    """Runs one backend on a recorded call and compares it with the definition in float64."""
+    first = call.arguments[0]
+    assert first is not None
+    dtype = first.dtype
+    shapes = " ".join("x".join(map(str, x.shape)) for x in call.arguments if x is not None)
+    tolerance = TOLERANCE[dtype]
+    expected, direction = _reference(call, seed)
+    try:
+        output, gradients = _gradients(_function(call, backend), [_leaf(x) for x in call.arguments], direction)
+        if first.is_cuda:
+            torch.cuda.synchronize(first.device)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+        infinite = math.inf
+        return Verdict(
+            call.operation, backend, shapes, str(dtype)[6:], infinite, infinite, -1, tolerance, False, reason
+        )
+    rows = _rows(call)
+    output_error = _error(output[:rows], expected[0])
+    errors = [
+        _error(g[:rows] if g is not None and _batched(call, x) else g, e)
+        for x, g, e in zip(call.arguments, gradients, expected[1], strict=True)
+    ]
+    worst = max(range(len(errors)), key=lambda index: errors[index])
+    accepted = max(output_error, errors[worst]) <= tolerance
+    reason = "" if accepted else f"argument {worst}" if errors[worst] > tolerance else "output"
+    return Verdict(
+        call.operation, backend, shapes, str(dtype)[6:], output_error, errors[worst], worst, tolerance, accepted, reason
+    )
+
+
+def _rows(call: Call) -> int:
+    first = call.arguments[0]
+    assert first is not None
+    return min(ROWS, first.shape[0])
+
+
+def _reference(call: Call, seed: int) -> tuple[tuple[Tensor, list[Tensor | None]], Tensor]:
+    """The definition's output and gradients in float64 on the first rows, and the direction the gradients are of."""
+    first = call.arguments[0]
+    assert first is not None
+    batch, rows = first.shape[0], _rows(call)
+    cut = [_leaf(x[:rows] if x is not None and _batched(call, x) else x, torch.float64) for x in call.arguments]
+    function = _definition(call)
+    with torch.no_grad():
+        shape = function(*cut)
+    shape = shape[0] if isinstance(shape, tuple) else shape
+    generator = torch.Generator(device=first.device).manual_seed(seed)
+    direction = torch.zeros(batch, *shape.shape[1:], dtype=torch.float64, device=first.device)
+    direction[:rows] = torch.randn(shape.shape, generator=generator, dtype=torch.float64, device=first.device)
+    direction = direction.to(first.dtype)
+    return _gradients(function, cut, direction[:rows].double()), direction
+
+
+def _definition(call: Call) -> Callable[..., Any]:
+    if call.operation != ATTENTION:
+        return kernels.load(call.operation, "plain")
+    options = dict(call.options)
+    return lambda *arguments: attention(*arguments, **options)
+
+
+def _function(call: Call, backend: str) -> Callable[..., Any]:
+    if call.operation != ATTENTION:
+        return lambda *arguments: kernels.run(call.operation, backend, *arguments)
+    options = dict(call.options)
+
+    def run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        with sdpa_kernel(SDPA[backend]):
+            return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+
+    return run
+
+
+def candidates(call: Call) -> Iterator[str]:
+    """The backends that may run a call on its device, fastest first; the definition is not among them.
+
+    For attention, what PyTorch chooses for these arguments, again and again until nothing is left to be switched off.
+    """
+    first = call.arguments[0]
+    assert first is not None
+    if call.operation != ATTENTION:
+        for name, backend in kernels.OPERATIONS[call.operation].items():
+            fits = not backend.half_only or first.dtype in kernels.HALF
+            if name != "plain" and fits and (first.is_cuda or not backend.cuda) and kernels.installed(backend):
+                yield name
+        return
+    names = {value.value: name for name, value in SDPA.items()}
+    arguments: list[Any] = [_leaf(x) for x in call.arguments]
+    for _ in SDPA:
+        yield names[torch._fused_sdp_choice(*arguments[:3], attn_mask=arguments[3], **dict(call.options))]
+
+
+def approve(calls: Iterable[Call]) -> list[Verdict]:
+    """Judges kernels on the calls, fastest first, until one agrees; only that one is approved for `auto`.
+
+    A kernel refused at one shape is not used at any, for the rest of the process. Attention kernels that disagree
+    are switched off in PyTorch.
+    """
+    verdicts = []
+    for call in calls:
+        for backend in candidates(call):
+            if (call.operation, backend) in _refused:
+                continue
+            verdict = judge(call, backend)
+            verdicts.append(verdict)
+            if verdict.accepted:
+                if call.operation != ATTENTION:
+                    kernels.approve(call.operation, backend)
+                break
+            _refuse(call.operation, backend)
+    return verdicts
+
+
+_refused: set[tuple[str, str]] = set()
+
+
+def forget() -> None:
+    """Forgets every refusal and withdraws every approval."""
+    _refused.clear()
+    for operation, backends in kernels.OPERATIONS.items():
+        for backend in backends:
+            kernels.withdraw(operation, backend)
+
+
+def _refuse(operation: str, backend: str) -> None:
+    _refused.add((operation, backend))
+    if operation != ATTENTION:
+        kernels.withdraw(operation, backend)
+    elif backend in _SWITCHES:
+        _SWITCHES[backend](False)
+
+
+_SWITCHES = {
+    "flash": torch.backends.cuda.enable_flash_sdp,
+    "cudnn": torch.backends.cuda.enable_cudnn_sdp,
+    "efficient": torch.backends.cuda.enable_mem_efficient_sdp,
+}

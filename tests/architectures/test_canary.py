@@ -1,0 +1,100 @@
+"""The canary lets a right kernel through and refuses a wrong one with its numbers."""
+
+import math
+
+import pytest
+import torch
+
+from architectures import build, kernels
+from architectures.kernels import canary
+
+SPEC = {
+    "layers": "gdn, mamba2, attention, sliding, ema",
+    "d_model": 16,
+    "vocab_size": 8,
+    "mixers": {"sliding": {"window": 3}},
+}
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    canary.forget()
+    yield
+    canary.forget()
+
+
+def recorded(dtype, length):
+    with canary.record() as calls, torch.no_grad(), torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        build(SPEC)(torch.randint(8, (3, length)))
+    return list(calls.values())
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("length", [1, 33])
+def test_the_forms_in_torch_are_accepted(dtype, length):
+    torch.manual_seed(0)
+    calls = recorded(dtype, length)
+    assert {call.operation for call in calls} == {"gated_delta", "ssd", "short_conv", "attention", "scan"}
+    verdicts = canary.approve(calls)
+    assert all(verdict.accepted for verdict in verdicts), [verdict.line() for verdict in verdicts]
+    assert all(verdict.output_error < 1e-2 and verdict.gradient_error < 1e-2 for verdict in verdicts)
+
+
+def test_nothing_is_recorded_outside_the_block():
+    recorded(None, 4)
+    assert not kernels.listeners
+
+
+def wrong_output(q, k, v, beta, g=None, initial=None):
+    output, state = kernels.load("gated_delta", "plain")(q, k, v, beta, g, initial)
+    return output * 1.1, state
+
+
+class _WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 0.9 * grad
+
+
+def wrong_gradient(q, k, v, beta, g=None, initial=None):
+    return kernels.load("gated_delta", "plain")(q, k, v, _WrongGradient.apply(beta), g, initial)
+
+
+def broken(q, k, v, beta, g=None, initial=None):
+    raise RuntimeError("not on this machine")
+
+
+@pytest.mark.parametrize(
+    ("function", "output", "gradient", "worst"),
+    [(wrong_output, 0.1, 0.1, None), (wrong_gradient, 0.0, 0.1, 3), (broken, math.inf, math.inf, -1)],
+)
+def test_a_wrong_kernel_is_refused_and_the_next_one_used(monkeypatch, function, output, gradient, worst):
+    torch.manual_seed(0)
+    calls = [call for call in recorded(torch.bfloat16, 17) if call.operation == "gated_delta"]
+    backends = {"wrong": kernels.Backend("nowhere:nothing"), **kernels.OPERATIONS["gated_delta"]}
+    monkeypatch.setitem(kernels.OPERATIONS, "gated_delta", backends)
+    monkeypatch.setitem(kernels._functions, "nowhere:nothing", function)
+    refused, accepted = canary.approve(calls)
+    assert (refused.backend, refused.accepted) == ("wrong", False)
+    assert refused.output_error == pytest.approx(output, abs=1e-2)
+    assert refused.gradient_error == pytest.approx(gradient, abs=1e-2)
+    assert worst is None or refused.worst_argument == worst
+    assert accepted.backend == "chunked"
+    assert accepted.accepted
+    assert "refused" in refused.line()
+    # once refused, it is not tried again at another shape
+    again = canary.approve(calls)
+    assert [verdict.backend for verdict in again] == ["chunked"]
+
+
+def test_attention_is_compared_with_its_definition():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 9, 4, dtype=torch.float64) for _ in range(3))
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(canary.attention(q, k, v, is_causal=True), expected)
+    mask = torch.ones(9, 9, dtype=torch.bool).tril()
+    torch.testing.assert_close(canary.attention(q, k, v, mask), expected)
