@@ -29,16 +29,22 @@ __all__ = ["KINDS", "SpecError", "canonical", "resolve", "resolve_stack"]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of model: `resolve(spec) -> dict` without torch, `model` called as `(resolved spec, kernels=...)`."""
+    """A kind of model: `resolve(spec) -> dict` without torch, `model` called as `(resolved spec, kernels=...)`.
+
+    `controls(resolved spec) -> dict`, where there is one: see `default_controls`.
+    """
 
     resolve: str
     model: str
+    controls: str | None = None
 
 
 KINDS: dict[str, Kind] = {
     "stack": Kind("architectures.spec:resolve_stack", "architectures.stack:Stack"),
     "amor": Kind("architectures.amor_spec:resolve", "architectures.amor:Amor"),
-    "oryx": Kind("architectures.oryx_spec:resolve", "architectures.oryx:Oryx"),
+    "oryx": Kind(
+        "architectures.oryx_spec:resolve", "architectures.oryx:Oryx", "architectures.oryx_spec:default_controls"
+    ),
 }
 PLUG_INS = ("mixer:", "fla:")
 
@@ -81,6 +87,19 @@ def resolve(spec: Mapping[str, Any]) -> dict[str, Any]:
             raise
         raise SpecError(f"kind: {kind!r} is not part of this installation; nearest: 'stack'") from None
     return function(spec)
+
+
+def default_controls(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The schedules of control tensors that a model is trained and evaluated with unless told otherwise.
+
+    `{"train": control, "evaluate": control, "variants": {name: control}}`, each control mapping a tensor's name to its
+    schedule as plain data; empty for a model that reads none.
+    """
+    controls = KINDS[spec.get("kind", "stack")].controls if spec.get("kind", "stack") in KINDS else None
+    if controls is None:
+        return {}
+    module, _, name = controls.partition(":")
+    return getattr(importlib.import_module(module), name)(spec)
 
 
 def canonical(spec: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 from probes import environment
 from probes.catalogue import load_catalogue
 from probes.config import Evaluation, Seeds, Training
+from probes.controls import with_defaults
 from probes.results import read_row, read_table
 from probes.settings import SECTIONS, merged
 from probes.sweep import SweepError, locked
@@ -58,7 +59,8 @@ def run(
     spec = catalogue.make_spec(architecture, dials["arch"], vocab_size=made.vocab_size, head=made.head)
     seeds = Seeds(**merged({"data_seed": seed, "model_seed": seed}, dials["seeds"]))
     kind = catalogue.task_entry(task)["kind"]
-    trial = make_trial(kind, made, spec, Training(**dials["train"]), Evaluation(**dials["evaluate"]), seeds)
+    train, evaluate = with_defaults(spec, dials["train"], dials["evaluate"])
+    trial = make_trial(kind, made, spec, Training(**train), Evaluation(**evaluate), seeds)
     labels = Labels(task, architecture)
     runtime = Runtime(device, precision or ("bf16" if device.startswith("cuda") else "float32"), kernels)
     folder = Path(out)

@@ -75,7 +75,8 @@ PATTERNS: dict[str, str] = {
     "KL(reference || model)",
     "slice.NAME.LABEL.FIELD": "count, accuracy, nll, excess of the model at the positions of one label, for slices "
     "of at most 32 labels; all labels are in curves.npz",
-    "variant.NAME.FIELD": "the model under another control: excess, excess_se, accuracy, sequence_accuracy",
+    "variant.NAME.FIELD": "the model under another control: excess, excess_se, accuracy, sequence_accuracy; "
+    "metric.KEY is what it reported of itself",
     "evaluation.NAME.FIELD": "the model on another task of `Task.evaluations`: as variant, and margin over its Bayes",
     "readout.BELIEF.layer_I.FIELD": "a linear probe of layer I (0: the embedding; the last: after the final norm) for "
     "the exact belief: kl in nats, explained = 1 - kl / that of the mean belief",
@@ -91,6 +92,7 @@ CURVES: dict[str, str] = {
     "reference/NAME/position_excess": "a reference's excess by position",
     "slice/NAME/labels, /count, /accuracy, /nll, /excess": "by label of one slice",
     "variant/NAME/position_excess": "under another control",
+    "variant/NAME/validation_excess": "under another control, by validation_step",
 }
 """Arrays of a trial's `curves.npz`, and what they are."""
 

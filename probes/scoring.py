@@ -202,12 +202,14 @@ class EvaluationSet:
                 self._cache[index, name] = known
         return known
 
-    def score(self, model: Model | None = None) -> dict[str, Sums]:
+    def score(self, model: Model | None = None, *, references: bool = True) -> dict[str, Sums]:
         """`Sums` by name of every reference and, where a model is given, of the model under the name `model`.
 
+        Without `references` only the model is scored, against Bayes as always.
         Distributions are compared in float64 on the set's device; only values per position leave it.
         """
-        totals = {name: _Accumulator(self.task.length) for name in ["model", *self.references]}
+        names = list(self.references) if references else []
+        totals = {name: _Accumulator(self.task.length) for name in ["model", *names]}
         for index, batch in enumerate(self.batches):
             target = batch.targets[batch.scored]
             if not len(target):
@@ -219,7 +221,7 @@ class EvaluationSet:
                     log_q = torch.log_softmax(model(batch).double(), dim=-1)
                 own = _Predictions(log_q.gather(-1, target[:, None])[:, 0], log_q)
                 totals["model"].add(batch, _values(own, bayes, target))
-            for name in self.references:
+            for name in names:
                 reference = self.predictions(index, name)
                 values = _values(reference, bayes, target)
                 if log_q is not None and reference.log_predictive is not None:

@@ -22,6 +22,7 @@ import pandas as pd
 from probes import environment
 from probes.catalogue import Catalogue, load_catalogue
 from probes.config import Evaluation, Seeds, Suite, Training, Trial
+from probes.controls import with_defaults
 from probes.executor import Job, run_jobs
 from probes.results import frame, read_row, write_table
 from probes.settings import merged, nest
@@ -78,13 +79,22 @@ def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, A
                     target = target or spec
                     found = matched(spec, target, suite.match, task.length)
                     spec, labels = found.spec, replace(labels, matched=suite.match, residual=found.residual)
-                evaluate = Evaluation(**dials["evaluate"])
+                recipe, scoring = with_defaults(spec, dials["train"], dials["evaluate"])
+                evaluate = Evaluation(**scoring)
 
                 def job(
-                    lr: float, seed: int, spec=spec, labels=labels, task=task, kind=kind, evaluate=evaluate, d=dials
+                    lr: float,
+                    seed: int,
+                    spec=spec,
+                    labels=labels,
+                    task=task,
+                    kind=kind,
+                    recipe=recipe,
+                    evaluate=evaluate,
+                    given=dials["seeds"],
                 ):
-                    seeds = Seeds(**{"data_seed": seed, "model_seed": seed, **d["seeds"]})
-                    train = Training(**{**d["train"], "lr": lr})
+                    seeds = Seeds(**{"data_seed": seed, "model_seed": seed, **given})
+                    train = Training(**{**recipe, "lr": lr})
                     return Job(make_trial(kind, task, spec, train, evaluate, seeds), labels)
 
                 first, *others = suite.seeds

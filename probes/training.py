@@ -88,7 +88,7 @@ class Trainer:
         """Mean cross-entropy over the supervised positions, nats, and the model's extras."""
         targets = training_targets(batch, self.train.supervision)
         supervised = targets != IGNORED
-        control = make_control(self.train.control, batch, self.task, self.control_generator)
+        control = make_control(self.train.control, batch, self.task, self.control_generator, self.model)
         device_type = torch.device(self.device).type
         with torch.autocast(device_type, dtype=self.autocast, enabled=self.autocast is not None):
             output = self.model(batch.tokens, positions=supervised, control=control)

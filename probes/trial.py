@@ -166,7 +166,13 @@ class Runner:
         )
 
     def score(
-        self, model: nn.Module, evaluation: EvaluationSet, control: Mapping[str, Any], metrics: dict[str, float]
+        self,
+        model: nn.Module,
+        evaluation: EvaluationSet,
+        control: Mapping[str, Any],
+        metrics: dict[str, float],
+        *,
+        references: bool = True,
     ) -> dict[str, Sums]:
         """Scores the model under one control; the means of what it reports of itself are put into `metrics`."""
         model.eval()
@@ -174,7 +180,7 @@ class Runner:
         seen: dict[str, list[float]] = {}
 
         def logits(batch: Batch) -> torch.Tensor:
-            tensors = make_control(control, batch, self.task, generator)
+            tensors = make_control(control, batch, self.task, generator, model)
             kind = torch.device(self.runtime.device).type
             with torch.autocast(kind, dtype=self.autocast, enabled=self.autocast is not None):
                 output = model(batch.tokens, positions=batch.scored, control=tensors)
@@ -182,7 +188,7 @@ class Runner:
                 seen.setdefault(name, []).append(float(value))
             return output.logits
 
-        sums = evaluation.score(logits)
+        sums = evaluation.score(logits, references=references)
         metrics.update({name: float(np.mean(values)) for name, values in seen.items()})
         return sums
 
@@ -223,11 +229,15 @@ class Runner:
             progress = trainer.advance(until, report)
             self.train_seconds += time.perf_counter() - started
             metrics: dict[str, float] = {}
-            sums = self.score(model, validation, trial.evaluate.control, metrics)
+            sums = self.score(model, validation, trial.evaluate.control, metrics, references=False)
             excess = sums["model"].excess().mean
             if not math.isfinite(excess) and not math.isfinite(sums["model"].nll.sum()):
                 raise Diverged(until, excess)
             entry = {"step": float(until), "loss": progress.loss, "excess": excess}
+            for name, control in trial.evaluate.variants.items():
+                same = control == trial.evaluate.control
+                part = sums if same else self.score(model, validation, control, {}, references=False)
+                entry[f"variant/{name}"] = part["model"].excess().mean
             self.history.append({**entry, **{f"metric/{k}": v for k, v in trainer.metrics.items()}})
             self.seconds += time.perf_counter() - started
             with whole_file(checkpoint) as temporary:
@@ -309,8 +319,11 @@ class Runner:
         row.update({f"metric.{name}": value for name, value in metrics.items()})
         curves = curves_of(sums)
         for name, control in trial.evaluate.variants.items():
-            own: dict[str, float] = {}
-            part = self.score(model, evaluation, control, own)["model"]
+            own = dict(metrics)
+            part = sums["model"]
+            if control != trial.evaluate.control:
+                own = {}
+                part = self.score(model, evaluation, control, own, references=False)["model"]
             row.update(_short(f"variant.{name}", part))
             row.update({f"variant.{name}.metric.{key}": value for key, value in own.items()})
             curves[f"variant/{name}/position_excess"] = part.position["excess"] / np.maximum(part.position["count"], 1)
@@ -350,8 +363,9 @@ class Runner:
             "validation_step": step,
             "validation_excess": np.array([entry["excess"] for entry in self.history]),
         }
-        for name in sorted({key for entry in self.history for key in entry if key.startswith("metric/")}):
-            curves[name] = np.array([entry.get(name, math.nan) for entry in self.history])
+        for name in sorted({key for entry in self.history for key in entry if key.startswith(("metric/", "variant/"))}):
+            curve = f"{name}/validation_excess" if name.startswith("variant/") else name
+            curves[curve] = np.array([entry.get(name, math.nan) for entry in self.history])
         return curves
 
 
