@@ -16,9 +16,13 @@ class SpecError(ValueError):
 def unknown(key: str, value: object, known: Iterable[str]) -> SpecError:
     """The error for a `value` under `key` that is none of the `known` names."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.0)
-    hint = f"; nearest: {near[0]!r}" if near else ""
+    hint = f"; nearest: {nearest_name(value, names)!r}" if names else ""
     return SpecError(f"{key}: unknown {value!r}{hint} (known: {', '.join(names) or 'none'})")
+
+
+def nearest_name(value: object, known: Iterable[str]) -> str:
+    """The most similar of the `known` names, of which there is one at least."""
+    return difflib.get_close_matches(str(value), sorted(known), n=1, cutoff=0.0)[0]
 
 
 def nearest_divisor(value: int, total: int, *, even: bool = False) -> int:

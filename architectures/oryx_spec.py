@@ -75,7 +75,7 @@ norm              RMSNorm before the output projection, over the full width (D w
 gate              SiLU of a projection of the input, multiplied in before or after that norm; none: no gate
 """
 
-_OF_MIXER: dict[str, dict[str, Field]] = {
+OF_MIXER: dict[str, dict[str, Field]] = {
     "mamba2": {"skip": Field("bool", True)},
     "gdn": {"negative_eigenvalues": Field("bool", False)},
     "delta": {"negative_eigenvalues": Field("bool", False)},
@@ -113,11 +113,11 @@ def resolve(spec: Mapping[str, Any]) -> dict[str, Any]:
     control tensor writes its output with that mixer at every token. Both memories advance in every layer.
     """
     mixer = _FIELDS["mixer"].check("mixer", spec.get("mixer", _FIELDS["mixer"].default))
-    others = {name for fields in _OF_MIXER.values() for name in fields} - set(_OF_MIXER[mixer])
+    others = {name for fields in OF_MIXER.values() for name in fields} - set(OF_MIXER[mixer])
     for name in spec:
         if name in others:
             raise SpecError(f"{name}: not a field of mixer {mixer!r}; nearest: {_owner(name)!r}")
-    known = {**_FIELDS, **_OF_MIXER[mixer]}
+    known = {**_FIELDS, **OF_MIXER[mixer]}
     own = ("kind", "modes", "head")
     for name in spec:
         if name not in known and name not in own:
@@ -150,7 +150,7 @@ def default_controls(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _owner(name: str) -> str:
-    return next(mixer for mixer, fields in _OF_MIXER.items() if name in fields)
+    return next(mixer for mixer, fields in OF_MIXER.items() if name in fields)
 
 
 def _check_heads(d_model: int, p: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ Shapes: `B` sequences, `T` tokens, `D = d_model`, `V` outputs, `n` selected posi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -51,18 +51,20 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """A model built from a resolved spec of kind `stack`.
+    """A model built from a resolved spec of kind `stack`, or around the `layers` of a model of another kind.
 
     `backbone` runs embedding and blocks, `norm` and `head` the rest, so that a model built around a stack can use its
     parts.
     """
 
-    def __init__(self, spec: Mapping[str, Any], kernels: Kernels = "auto") -> None:
+    def __init__(
+        self, spec: Mapping[str, Any], kernels: Kernels = "auto", *, layers: Sequence[Mixer] | None = None
+    ) -> None:
         super().__init__()
         self.spec = dict(spec)
         d_model, eps = spec["d_model"], spec["norm_eps"]
         self.embedding = nn.Embedding(spec["vocab_size"], d_model)
-        layers = build_layers(spec, kernels)
+        layers = build_layers(spec, kernels) if layers is None else layers
         self.blocks = nn.ModuleList(Block(mixer, d_model, spec["d_ff"], eps) for mixer in layers)
         self.norm = RMSNorm(d_model, eps)
         self.readout: nn.Linear | None = None
