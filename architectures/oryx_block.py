@@ -35,6 +35,8 @@ RECURRENCES = {
     "mamba2": "architectures.oryx_recurrence:SSD",
     "gdn": "architectures.oryx_recurrence:GatedDelta",
     "delta": "architectures.oryx_recurrence:Delta",
+    "kda": "architectures.oryx_recurrence:KimiDelta",
+    "gla": "architectures.oryx_recurrence:GatedLinear",
 }
 
 
@@ -103,7 +105,7 @@ class OryxMixer(Mixer):
         """The shared keys and values `(B, T, H, d)` of both mixers, not rotated, and the convolution's state."""
         kv = self.kv(x)
         if self.conv is not None:
-            kv, conv = self.conv(kv, conv)
+            kv, conv = self.conv(kv, conv, self.run)
         if self.activation == "silu":
             kv = F.silu(kv)
         k, v = kv.unflatten(-1, (2 * self.heads, self.head_dim)).chunk(2, dim=2)

@@ -121,4 +121,51 @@ class Delta(Recurrence):
         self, run: Run, x: Tensor, q: Tensor, k: Tensor, v: Tensor, memory: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         beta = torch.sigmoid(full(self.strengths(x))) * self.beta_scale
-        return run("gated_delta", q, k, v, beta, None, memory)
+        return run("delta", q, k, v, beta, None, memory)
+
+
+class KimiDelta(Recurrence):
+    """Kimi delta attention: `S_t = (I - b_t k_t^T k_t) diag(a_t) S_{t-1} + b_t k_t^T v_t`, one decay a key channel.
+
+    `a = exp(-exp(A_log) softplus(W_2 W_1 x + dt_bias))`, W_1 to `decay_rank` channels, A_log per head from
+    log U(1, 16), dt_bias per channel from 0.
+    """
+
+    unit_keys = True
+    no_weight_decay = ("A_log", "dt_bias")
+
+    def __init__(self, d_model: int, head_dim: int, *, decay_rank: int, negative_eigenvalues: bool) -> None:
+        super().__init__(d_model, head_dim)
+        self.beta_scale = 2.0 if negative_eigenvalues else 1.0
+        self.strengths = nn.Linear(d_model, self.heads, bias=False)
+        self.decay_down = nn.Linear(d_model, decay_rank, bias=False)
+        self.decay_up = nn.Linear(decay_rank, d_model, bias=False)
+        self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
+        self.dt_bias = nn.Parameter(torch.zeros(d_model))
+
+    def read(
+        self, run: Run, x: Tensor, q: Tensor, k: Tensor, v: Tensor, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        beta = torch.sigmoid(full(self.strengths(x))) * self.beta_scale
+        rate = F.softplus(full(self.decay_up(self.decay_down(x))) + full(self.dt_bias))
+        decay = -full(self.A_log).exp()[:, None] * rate.unflatten(-1, (self.heads, self.head_dim))
+        return run("kda", q, k, v, beta, decay, memory)
+
+
+class GatedLinear(Recurrence):
+    """Gated linear attention: `S_t = diag(a_t) S_{t-1} + k_t^T v_t`, queries over sqrt(d), one decay a key channel.
+
+    `a = sigmoid(W_2 W_1 x + c)^(1 / gate_divisor)`, W_1 to `decay_rank` channels.
+    """
+
+    def __init__(self, d_model: int, head_dim: int, *, decay_rank: int, gate_divisor: float) -> None:
+        super().__init__(d_model, head_dim)
+        self.gate_divisor = gate_divisor
+        self.decay_down = nn.Linear(d_model, decay_rank, bias=False)
+        self.decay_up = nn.Linear(decay_rank, d_model)
+
+    def read(
+        self, run: Run, x: Tensor, q: Tensor, k: Tensor, v: Tensor, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        decay = F.logsigmoid(full(self.decay_up(self.decay_down(x)))) / self.gate_divisor
+        return run("gla", q * self.head_dim**-0.5, k, v, decay.unflatten(-1, (self.heads, self.head_dim)), memory)

@@ -80,7 +80,7 @@ def ssd(
     """`kernels.ssd`."""
     from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
 
-    b, c = (y.to(x.dtype).unsqueeze(2).contiguous() for y in (b, c))
+    b, c = ((y if y.ndim == 4 else y.unsqueeze(2)).to(x.dtype).contiguous() for y in (b, c))
     last = initial is not None
     found = mamba_chunk_scan_combined(
         x.contiguous(), dt, a, b, c, chunk_size=SSD_CHUNK, initial_states=initial, return_final_states=last
