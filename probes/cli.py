@@ -11,6 +11,7 @@ import typer
 
 from probes.cli_common import import_user_errors, one_line
 from probes.plugins import append_to_path
+from probes.settings import CatalogueError
 
 app = typer.Typer(
     name="fastslow",
@@ -70,17 +71,41 @@ def ls(
 
 
 @app.command()
-def bayes(
-    task: Annotated[str, typer.Argument(help="A task of the catalogue, or task:package.module:Name.")],
+def check(
+    architecture: Annotated[str, typer.Argument(help="An architecture; the whole catalogue if left out.")] = "",
+    task: Annotated[str, typer.Option("--task", help="The task whose vocabulary and head the model gets.")] = "",
     set_: Sets = [],  # noqa: B006
+    device: Device = "cpu",
+    kernels: Kernels = "auto",
+    config: Config = None,
+) -> None:
+    """Check an architecture: shapes, causality, gradients, decoding, state, determinism, saving."""
+    from probes.cli_check import check_architectures
+
+    check_architectures(architecture, task, set_, kernels=kernels, device=device, config=config)
+
+
+@app.command()
+def bayes(
+    task: Annotated[str, typer.Argument(help="A task of the catalogue, or task:package.module:Name.")] = "",
+    set_: Sets = [],  # noqa: B006
+    sweep: Annotated[str, typer.Option(metavar="KEY=A:B:N", help="A table over a dial, task.overlap=0.1:1:10.")] = "",
+    all_: Annotated[bool, typer.Option("--all", help="A table of all tasks of the catalogue.")] = False,
     sequences: Annotated[int, typer.Option(min=2, help="Test sequences to score.")] = 1024,
     seed: Seed = 0,
     config: Config = None,
 ) -> None:
     """Print the exact references of a task: entropy, excess of each restriction, accuracy. Nothing is trained."""
-    from probes.cli_bayes import show
+    from probes import cli_bayes
 
-    show(task, set_, sequences=sequences, seed=seed, config=config)
+    if all_ == bool(task) or (all_ and (set_ or sweep)):
+        raise CatalogueError("bayes takes either a TASK (and --set, --sweep) or --all")
+    if all_:
+        cli_bayes.show_all(sequences=sequences, seed=seed, config=config)
+    elif sweep:
+        cli_bayes.show_sweep(task, sweep, set_, sequences=sequences, seed=seed, config=config)
+    else:
+        cli_bayes.show(task, set_, sequences=sequences, seed=seed, config=config)
 
 
 @app.command()

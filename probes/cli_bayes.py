@@ -4,40 +4,138 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from probes.catalogue import CatalogueError, load_catalogue, parse_sets
-from probes.cli_common import console, number, table
+from probes.cli_common import number, show_table, table
+from probes.settings import nest
+from probes.strict_yaml import YamlError, load_value
+
+if TYPE_CHECKING:
+    from probes.scoring import Estimate, Sums
+    from probes.task import Task
 
 
 def show(name: str, sets: list[str], *, sequences: int, seed: int, config: Path | None) -> None:
     """Prints the task's dials, and each reference's nats per token, excess and accuracy with standard errors."""
-    given = parse_sets(sets)
-    for section in given:
-        if section != "task":
-            key = next(iter(given[section]))
-            raise CatalogueError(f"--set {section}.{key}: bayes trains nothing and takes dials of the task only")
-    task = load_catalogue(config).make_task(name, given.get("task"))
-
-    from probes.scoring import EvaluationSet, ratio
-
-    scores = EvaluationSet(task, seed, "test", sequences).score()
-    console.print(table(["dial", "value"], [[key, _value(value)] for key, value in task.dials().items()], title=name))
+    task = load_catalogue(config).make_task(name, _task_dials(sets))
+    scores = score(task, sequences, seed)
+    show_table(table(["dial", "value"], [[key, _value(value)] for key, value in task.dials().items()]), name)
     rows = []
     for reference, sums in scores.items():
-        bound = task.references()[reference].is_bound
-        nats, excess, accuracy = ratio(sums.nll, sums.count), sums.excess(), sums.accuracy()
+        accuracy = sums.accuracy()
         rows.append(
             [
-                f"{reference} (bound)" if bound else reference,
-                number(*nats),
-                "0" if reference == "bayes" else number(*excess),
+                _label(reference, sums),
+                number(*_nats(sums)),
+                "0" if reference == "bayes" else number(*sums.excess()),
                 "–" if accuracy is None else number(*accuracy),
             ]
         )
     columns = ["reference", "nats per token", "nats over bayes", "accuracy"]
-    title = f"{sequences} test sequences, seed {seed}; mean ± standard error over sequences"
-    console.print(table(columns, rows, right=columns[1:], title=title))
+    show_table(table(columns, rows, right=columns[1:]), _title(sequences, seed))
+
+
+def show_sweep(name: str, axis: str, sets: list[str], *, sequences: int, seed: int, config: Path | None) -> None:
+    """Prints one row a value of a dial: Bayes in nats per token, and the excess of each reference."""
+    key, values = read_axis(axis)
+    catalogue, given = load_catalogue(config), _task_dials(sets)
+    found = []
+    for value in values:
+        dials = nest({**{f"task.{dial}": setting for dial, setting in given.items()}, key: value}, "--sweep ")["task"]
+        found.append(score(catalogue.make_task(name, dials), sequences, seed))
+    rows = [["bayes, nats per token", *(number(_nats(scores["bayes"]).mean) for scores in found)]]
+    rows[0].append(number(max(_nats(scores["bayes"]).se for scores in found)))
+    for reference in dict.fromkeys(reference for scores in found for reference in scores if reference != "bayes"):
+        excess = [scores[reference].excess() if reference in scores else None for scores in found]
+        label = _label(reference, next(scores[reference] for scores in found if reference in scores))
+        means = [number(None if one is None else one.mean) for one in excess]
+        rows.append([label, *means, number(max(one.se for one in excess if one is not None))])
+    columns = [key, *map(_value, values), "largest s.e."]
+    show_table(table(columns, rows, right=columns[1:]), f"{name}: nats over bayes; {_title(sequences, seed)}")
+
+
+def show_all(*, sequences: int, seed: int, config: Path | None) -> None:
+    """Prints one row a task of the catalogue: Bayes in nats per token, and each reference's excess and accuracy."""
+    catalogue = load_catalogue(config)
+    rows = []
+    for name in catalogue.tasks:
+        for reference, sums in score(catalogue.make_task(name), sequences, seed).items():
+            accuracy, excess = sums.accuracy(), sums.excess()
+            first = reference == "bayes"
+            rows.append(
+                [
+                    name if first else "",
+                    _label(reference, sums),
+                    number(*_nats(sums)),
+                    "0" if first else number(*excess),
+                    "–" if accuracy is None else number(*accuracy),
+                ]
+            )
+    columns = ["task", "reference", "nats per token", "nats over bayes", "accuracy"]
+    show_table(table(columns, rows, right=columns[2:]), _title(sequences, seed))
+
+
+def score(task: Task, sequences: int, seed: int) -> dict[str, Sums]:
+    """Sums of every reference of the task on `sequences` test sequences of a data seed."""
+    from probes.scoring import EvaluationSet
+
+    return EvaluationSet(task, seed, "test", sequences).score()
+
+
+def read_axis(text: str) -> tuple[str, list[Any]]:
+    """`task.overlap=0.1:1.0:10` (ten even steps, both ends included) or `task.overlap=[0.1, 0.5]`.
+
+    Raises `CatalogueError`.
+    """
+    key, equals, values = text.partition("=")
+    key = key.strip()
+    usage = f"--sweep {text}: expected task.DIAL=START:STOP:COUNT or task.DIAL=[A, B, ...]"
+    if not equals or not key.startswith("task."):
+        raise CatalogueError(usage)
+    parts = values.split(":")
+    try:
+        read = [load_value(part) for part in parts] if len(parts) == 3 else load_value(values)
+    except YamlError:
+        raise CatalogueError(usage) from None
+    if len(parts) != 3:
+        if not isinstance(read, list) or not read:
+            raise CatalogueError(usage)
+        return key, read
+    if any(isinstance(part, bool) or not isinstance(part, int | float) for part in read):
+        raise CatalogueError(usage)
+    start, stop, count = read
+    if not isinstance(count, int) or count < 2:
+        raise CatalogueError(f"--sweep {text}: count {count} is no whole number of 2 or more")
+    numbers = np.linspace(start, stop, count)
+    if isinstance(start, int) and isinstance(stop, int) and np.array_equal(numbers, np.round(numbers)):
+        return key, [int(value) for value in numbers]
+    return key, [float(f"{value:.12g}") for value in numbers]
+
+
+def _task_dials(sets: list[str]) -> dict[str, Any]:
+    given = parse_sets(sets)
+    for section, settings in given.items():
+        if section != "task":
+            key = next(iter(settings))
+            raise CatalogueError(f"--set {section}.{key}: bayes trains nothing and takes dials of the task only")
+    return given.get("task", {})
+
+
+def _nats(sums: Sums) -> Estimate:
+    from probes.scoring import ratio
+
+    return ratio(sums.nll, sums.count)
+
+
+def _label(reference: str, sums: Sums) -> str:
+    return f"{reference} (bound)" if sums.correct is None else reference
+
+
+def _title(sequences: int, seed: int) -> str:
+    return f"{sequences} test sequences, seed {seed}; mean ± standard error over sequences"
 
 
 def _value(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -76,14 +77,24 @@ def number(value: float | None, error: float | None = None, digits: int = 4) -> 
     return text if error is None or error != error else f"{text} ± {error:.{digits}f}"
 
 
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = (), title: str = ""
-) -> Table:
-    """A plain table; the columns named in `right` hold numbers."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = ()) -> Table:
+    """A plain table; the columns named in `right` hold numbers. Numbers and the first column are never wrapped."""
     numeric = set(right)
-    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for column in columns:
-        made.add_column(column, justify="right" if column in numeric else "left", no_wrap=column == columns[0])
-    for row in rows:
-        made.add_row(*(Text(str(cell)) for cell in row))
+    cells = [[str(cell) for cell in row] for row in rows]
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        whole = index == 0 or column in numeric
+        width = max(cell_len(text) for text in (column, *(row[index] for row in cells))) if whole else None
+        made.add_column(column, justify="right" if column in numeric else "left", no_wrap=whole, min_width=width)
+    for row in cells:
+        made.add_row(*map(Text, row))
     return made
+
+
+def show_table(made: Table, title: str = "", to: Console | None = None) -> None:
+    """Prints a table under its title, wider than the terminal where a number would be cut otherwise."""
+    to = to or console
+    if title:
+        to.print(Text(title, style="bold"), soft_wrap=True)
+    least = to.measure(made, options=to.options.update(max_width=10_000)).minimum
+    to.print(made, width=max(to.width, least), crop=False)

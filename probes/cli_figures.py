@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from probes.cli_common import console, table
+from probes.cli_common import console, show_table, table
 from probes.cli_list import summary
 from probes.messages import nearest
 from probes.settings import CatalogueError
@@ -59,7 +59,7 @@ def benchmark(name: str, *, out: Path, sets: list[str]) -> None:
 
     known = {found.name: f"probes.bench.{found.name}" for found in iter_modules(probes.bench.__path__)}
     if not name:
-        console.print(table(["name", "description"], [[key, summary(module)] for key, module in known.items()]))
+        show_table(table(["name", "description"], [[key, summary(module)] for key, module in known.items()]))
         return
     if name not in known:
         raise CatalogueError(f"unknown benchmark {name!r}{nearest(name, known)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.catalogue import Catalogue, CatalogueError, load_catalogue
-from probes.cli_common import console, table
+from probes.cli_common import show_table, table
 from probes.config import Suite
 from probes.messages import nearest
 
@@ -22,7 +22,7 @@ def show(what: str, config: Path | None) -> None:
     catalogue = load_catalogue(config)
     for group in (what,) if what else GROUPS:
         columns, rows, right = LISTS[group](catalogue)
-        console.print(table(columns, rows, right=right, title=group))
+        show_table(table(columns, rows, right=right), group)
 
 
 def show_scale(what: str, scale: str) -> None:
@@ -50,7 +50,7 @@ def show_scale(what: str, scale: str) -> None:
     title = (
         f"{scale}; GFLOPs a token at {rows[0]['flops_length']} tokens by the exact and the papers' rule; 2-byte caches"
     )
-    console.print(table(columns, cells, right=columns[1:], title=title))
+    show_table(table(columns, cells, right=columns[1:]), title)
 
 
 def _tasks(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:

@@ -10,7 +10,7 @@ import pandas as pd
 import typer
 
 from probes.catalogue import CatalogueError, load_catalogue, parse_sets
-from probes.cli_common import check_device, console, number, table
+from probes.cli_common import check_device, console, number, show_table, table
 from probes.cli_progress import Bar
 from probes.config import Training
 from probes.messages import nearest
@@ -109,7 +109,7 @@ def print_rows(rows: pd.DataFrame) -> None:
         lines = [_line(row) for _, row in shown.iterrows()]
         title = f"{task} {point}".strip()
         right = ("seed", "lr", "nats over bayes", "sampled", "accuracy", "parameters")
-        console.print(table(COLUMNS, lines, right=right, title=title))
+        show_table(table(COLUMNS, lines, right=right), title)
         notes = _notes(shown)
         if notes:
             console.print(*notes, sep="\n", end="\n\n")
@@ -164,7 +164,7 @@ def print_readouts(row: Mapping[str, Any]) -> None:
         lines = [[str(layer), number(row[f"readout.{belief}.layer_{layer}.kl"]), number(v)] for layer, v in layers]
         lines[0][0], lines[-1][0] = "embedding", "final norm"
         columns = ("layer", "nats from the posterior", "explained")
-        console.print(table(columns, lines, right=columns[1:], title=f"linear probes for the {belief}"))
+        show_table(table(columns, lines, right=columns[1:]), f"linear probes for the {belief}")
 
 
 def _print_references(rows: pd.DataFrame) -> None:
@@ -183,7 +183,7 @@ def _print_references(rows: pd.DataFrame) -> None:
         lines.append((row[column], [label, excess, number(row[f"reference.{name}.accuracy"])]))
     lines.sort(key=lambda line: line[0])
     columns = ("reference", "nats over bayes", "accuracy")
-    console.print(table(columns, [line for _, line in lines], right=columns[1:]))
+    show_table(table(columns, [line for _, line in lines], right=columns[1:]))
 
 
 def _exit_on_failure(rows: pd.DataFrame) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from probes import cli_run
+from probes import cli_common, cli_run
 from probes.cli_common import number
 from probes.cli_list import trials
 from probes.cli_progress import Bar, Pace, duration
@@ -27,7 +27,8 @@ def event(name: str, step: int, steps: int = 10, excess: float = math.nan) -> An
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     text = io.StringIO()
-    monkeypatch.setattr(cli_run, "console", Console(file=text, width=160, highlight=False))
+    for module in (cli_run, cli_common):
+        monkeypatch.setattr(module, "console", Console(file=text, width=160, highlight=False))
     return text
 
 

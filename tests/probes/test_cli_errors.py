@@ -1,0 +1,126 @@
+"""Every error that a user can cause is one line on stderr, a non-zero exit, and no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probes.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def fastslow(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 1), out, err
+
+    return call
+
+
+MISTAKES = [
+    (["rnu"], "No such command 'rnu'"),
+    (["ls", "taks"], "nearest is 'tasks'"),
+    (["ls", "--config", "absent.yaml"], "cannot read absent.yaml: No such file or directory"),
+    (["ls", "tasks", "suites"], "unexpected extra argument"),
+    (["bayes"], "bayes takes either a TASK"),
+    (["run", "two_timescale"], "Missing argument"),
+    (["bayes", "two_timescales"], "unknown task 'two_timescales'; nearest is 'two_timescale'"),
+    (["bayes", "two_timescale", "--set", "task.overlp=1"], "unknown dial 'overlp'; nearest is 'overlap'"),
+    (["bayes", "two_timescale", "--set", "task.overlap=7"], "overlap = 7"),
+    (["bayes", "two_timescale", "--set", "task.overlap=high"], "overlap = 'high'"),
+    (["bayes", "two_timescale", "--set", "overlap=1"], "unknown section 'overlap'"),
+    (["bayes", "two_timescale", "--set", "train.steps=3"], "dials of the task only"),
+    (["bayes", "two_timescale", "--sequences", "none"], "Invalid value for '--sequences'"),
+    (["bayes", "task:absent:Task"], "no module 'absent'"),
+    (["bayes", "task:absent.py:Task"], "no file 'absent.py'"),
+    (["bayes", "task:probes.task:Tusk"], "has no 'Tusk'; nearest is 'Task'"),
+    (["bayes", "task:probes.config:Suite"], "is no subclass of probes.task.Task"),
+    (["bayes", "task:broken.py:Task"], "SyntaxError"),
+    (["bayes", "task:failing.py:Task"], "ZeroDivisionError: division by zero (failing.py, line 1)"),
+    (["run", "two_timescale", "gnd"], "unknown architecture 'gnd'; nearest is 'gdn'"),
+    (["run", "two_timescale", "gdn", "--set", "train.stpes=3"], "unknown key 'stpes'; nearest is 'steps'"),
+    (["run", "two_timescale", "gdn", "--set", "train.steps=-3"], "steps = -3: input should be greater than or equal"),
+    (["run", "two_timescale", "gdn", "--set", "arch.d_modl=3"], "unknown 'd_modl'; nearest: 'd_model'"),
+    (["run", "two_timescale", "gdn", "--set", "arch.mixers.gdn.head_dm=3"], "unknown 'head_dm'; nearest: 'head_dim'"),
+    (["run", "two_timescale", "gdn", "--device", "cuda:99"], "--device cuda:99"),
+    (["run", "two_timescale", "gdn", "--device", "gpu"], "--device gpu: no such device"),
+    (["run", "two_timescale", "gdn", "--seed", "-1"], "Invalid value for '--seed'"),
+    (["sweep", "smok"], "unknown suite 'smok'; nearest is 'smoke'"),
+    (["sweep", "smoke", "--workers", "0"], "Invalid value for '--workers'"),
+    (
+        ["sweep", "smoke", "--config", "mine.yaml"],
+        "mine.yaml:2: mine: unknown kind 'two_timescles'; nearest",
+    ),
+    (["report", "absent"], "absent: no recorded sweep"),
+    (["figures", "exces"], "unknown figure 'exces'"),
+    (["bench", "fliters"], "unknown benchmark 'fliters'"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_a_mistake_is_one_line(fastslow, words: list[str], message: str) -> None:
+    Path("mine.yaml").write_text("tasks:\n  mine: {kind: two_timescles}\n")
+    Path("broken.py").write_text("def\n")
+    Path("failing.py").write_text("1 / 0\n")
+    before = set(Path().rglob("*"))
+    code, out, err = fastslow(*words)
+    assert code != 0
+    assert message in err, err
+    assert err.startswith("fastslow: ")
+    assert err.count("\n") == 1
+    assert out == ""
+    assert {path for path in set(Path().rglob("*")) - before if "__pycache__" not in path.parts} == set()
+
+
+def test_figures_are_never_written_into_the_package(fastslow) -> None:
+    code, _, err = fastslow("figures", "--out", str(ROOT / "figures" / "new"))
+    assert code == 1
+    assert "that is the package of figures; nearest is 'runs/figures'" in err
+    assert not (ROOT / "figures" / "new").exists()
+
+
+def test_an_unexpected_error_keeps_its_traceback(fastslow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probes.cli_list.show", lambda *words: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["ls"])
+
+
+def test_a_known_error_shows_its_traceback_when_asked(fastslow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTSLOW_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="no such list"):
+        main(["ls", "taks"])
+
+
+def test_an_interrupt_is_one_line(fastslow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("probes.cli_list.show", interrupt)
+    code, out, err = fastslow("ls")
+    assert (code, out, err) == (130, "", "fastslow: interrupted\n")
+
+
+def test_help_lists_every_command(fastslow) -> None:
+    code, out, _ = fastslow()
+    assert code == 0
+    for command in ("ls", "check", "bayes", "run", "sweep", "report", "figures", "bench"):
+        assert f"\n  {command} " in out
+
+
+def test_ls_works_without_torch(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['torch'] = None; from probes.cli import main; main(['ls'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "two_timescale" in done.stdout
+    assert done.stderr == ""
