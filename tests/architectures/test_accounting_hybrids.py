@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -30,11 +28,6 @@ ORYX_CASES = [
     {"mixer": "gla", "decay_rank": 5, "modes": "attention, linear, follow"},
 ]
 CASES = [*({**AMOR, **case} for case in AMOR_CASES), *({**ORYX, **case} for case in ORYX_CASES)]
-
-
-pytestmark = pytest.mark.skipif(
-    any(importlib.util.find_spec(f"architectures.{kind}") is None for kind in ("amor", "oryx")), reason="not built yet"
-)
 
 
 @pytest.mark.parametrize("given", CASES, ids=str)
@@ -104,3 +97,21 @@ def test_oryxs_products_are_those_that_run(mixer, queries):
     attention = torch.full((1, 9), oryx_spec.ATTENTION)
     alone = spec["layers"] * oryx_decay(spec).projections
     assert products(model, 9, control={"mode": attention}) == pytest.approx(expected - alone)
+
+
+@pytest.mark.parametrize("by", ["parameters", "state_bytes", "forward_flops"])
+def test_amor_and_oryx_can_be_matched(by):
+    """To a plain stack, and a stack to them; the state of Oryx moves only with its head_dim, and that little."""
+    stack = resolve({"vocab_size": 17, "layers": "gdn*4", "d_model": 32, "d_ff": 256})
+    amor = formula.matched({**AMOR, "d_ff": 200}, stack, "parameters" if by == "state_bytes" else by, 16)
+    assert abs(amor.residual) < 0.01
+    assert set(amor.dials) == {"d_ff"}
+    for hybrid in (resolve(AMOR), resolve(ORYX)):
+        back = formula.matched(stack, hybrid, by, 64)
+        assert abs(back.residual) < 0.02
+        assert back.spec["kind"] == "stack"
+    if by == "state_bytes":
+        grown = formula.matched(AMOR, resolve({**AMOR, "blocks": 5}), by, 64)
+        assert abs(grown.residual) < 0.02
+        assert set(grown.dials) == {"mixers.gdn.expand_v", "mixers.mamba2.d_state"}
+        assert set(formula.matched(ORYX, resolve({**ORYX, "head_dim": 16}), by, 64).dials) == {"head_dim"}
