@@ -7,11 +7,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from architectures.accounting import row, scale_rows
 from probes.catalogue import Catalogue, CatalogueError, load_catalogue
 from probes.cli_common import show_table, table
 from probes.config import Suite
 from probes.messages import nearest
+from probes.tasks import TASKS
 
+VOCABULARY = 16
+LENGTHS = (1024, 65536)
 GROUPS = ("tasks", "architectures", "suites", "figures")
 
 
@@ -21,14 +25,12 @@ def show(what: str, config: Path | None) -> None:
         raise CatalogueError(f"ls {what}: no such list{nearest(what, GROUPS)}")
     catalogue = load_catalogue(config)
     for group in (what,) if what else GROUPS:
-        columns, rows, right = LISTS[group](catalogue)
-        show_table(table(columns, rows, right=right), group)
+        columns, rows, right, note = LISTS[group](catalogue)
+        show_table(table(columns, rows, right=right), f"{group} ({note})" if note else group)
 
 
 def show_scale(what: str, scale: str) -> None:
     """Prints what the papers' models cost at `scale`, by formula: parameters, decoding state, forward FLOPs."""
-    from architectures.accounting import scale_rows
-
     if what not in ("", "architectures"):
         raise CatalogueError(f"--scale {scale}: only architectures have scales; nearest is 'ls architectures'")
     rows = scale_rows(scale)
@@ -53,28 +55,40 @@ def show_scale(what: str, scale: str) -> None:
     show_table(table(columns, cells, right=columns[1:]), title)
 
 
-def _tasks(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:
+Listing = tuple[list[str], list[list[str]], list[str], str]
+"""Columns, rows, the columns that hold numbers, and a note for the title."""
+
+
+def _tasks(catalogue: Catalogue) -> Listing:
+    """The entries, then the kinds that no entry bears the name of: each is a task with its default dials."""
     rows = []
     for name, entry in catalogue.tasks.items():
         settings = {key: value for key, value in entry.items() if key not in ("kind", "description")}
         rows.append([name, str(entry.get("kind", name)), _settings(settings), _description(entry)])
-    return ["name", "kind", "dials", "description"], rows, []
+    for kind, target in TASKS.items():
+        if kind not in catalogue.tasks:
+            rows.append([kind, kind, "", summary(target.partition(":")[0])])
+    return ["name", "kind", "dials", "description"], rows, [], ""
 
 
-def _architectures(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:
+def _architectures(catalogue: Catalogue) -> Listing:
     rows = []
     for name, entry in catalogue.architectures.items():
         layers = entry.get("layers", entry.get("kind", ""))
-        rows.append([name, str(layers), str(entry.get("d_model", "")), _description(entry)])
-    return ["name", "layers", "d_model", "description"], rows, ["d_model"]
+        counts = row(name, catalogue.make_spec(name, vocab_size=VOCABULARY), lengths=LENGTHS)
+        numbers = [counts["parameters"], *(counts[f"state_bytes_{length}"] for length in LENGTHS)]
+        cells = ["–" if value is None else f"{value:,}" for value in numbers]
+        rows.append([name, str(layers), *cells, _description(entry)])
+    numeric = ["parameters", *(f"state at {length // 1024}K" for length in LENGTHS)]
+    return ["name", "layers", *numeric, "description"], rows, numeric, f"vocabulary of {VOCABULARY}; state in bytes"
 
 
-def _suites(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:
+def _suites(catalogue: Catalogue) -> Listing:
     rows = []
     for name, suite in catalogue.suites.items():
         names = [", ".join(suite.tasks), ", ".join(suite.architectures)]
         rows.append([name, *names, str(trials(suite)), suite.description])
-    return ["name", "tasks", "architectures", "trials", "description"], rows, ["trials"]
+    return ["name", "tasks", "architectures", "trials", "description"], rows, ["trials"], ""
 
 
 def trials(suite: Suite) -> int:
@@ -85,20 +99,21 @@ def trials(suite: Suite) -> int:
     return points * (len(suite.learning_rates) + len(suite.seeds) - 1)
 
 
-def _figures(catalogue: Catalogue) -> tuple[list[str], list[list[str]], list[str]]:
+def _figures(catalogue: Catalogue) -> Listing:
     import figures
 
     rows = [[name, summary(module)] for name, module in getattr(figures, "FIGURES", {}).items()]
-    return ["name", "description"], rows, []
+    return ["name", "description"], rows, [], ""
 
 
 def summary(module: str) -> str:
-    """The first sentence of a module's docstring, read without importing it."""
+    """The first sentence of a module's docstring, without its full stop, read without importing the module."""
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         return ""
     text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return " ".join(text.split("\n\n")[0].split())
+    first = " ".join(text.split("\n\n")[0].split())
+    return first.split(". ")[0].rstrip(".")
 
 
 def _description(entry: dict[str, Any]) -> str:
