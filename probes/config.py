@@ -55,7 +55,8 @@ class Evaluation(Strict):
     control: dict[str, Any] = {}
     """Schedules of the control tensors under which the headline score is taken."""
     variants: dict[str, dict[str, Any]] = {}
-    """Further controls under which the trained model is scored on the same sequences, by name."""
+    """Further controls under which the trained model is scored on the same sequences, by name. The entry `trigger` of
+    one is no tensor: an AMOR model fires as it says (`probes.triggers`), and a model without gates leaves it out."""
 
 
 class Seeds(Strict):

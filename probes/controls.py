@@ -29,6 +29,8 @@ SCHEDULES: dict[str, str] = {
     "periodic": "probes.schedules:periodic",
     "reference": "probes.schedules:reference",
     "model_entropy": "probes.schedules:model_entropy",
+    "exact_surprise": "probes.controls_exact:surprise",
+    "exact_entropy": "probes.controls_exact:entropy",
 }
 _GIVEN = ("batch", "task", "generator")
 

@@ -93,6 +93,10 @@ CURVES: dict[str, str] = {
     "slice/NAME/labels, /count, /accuracy, /nll, /excess": "by label of one slice",
     "variant/NAME/position_excess": "under another control",
     "variant/NAME/validation_excess": "under another control, by validation_step",
+    "field/NAME/position": "what the model reports of every position (gate.K.fire, gate.K.score), mean over sequences",
+    "field/GROUP/labels, /count; field/NAME/GROUP": "the same by label over scored positions; GROUP is slice/SLICE, or "
+    "since_switch: tokens since the regime changed, 0 at the first token of the new one",
+    "sample/tokens, /scored, /regimes; sample/field/NAME": "the first test sequences, as they are",
 }
 """Arrays of a trial's `curves.npz`, and what they are."""
 

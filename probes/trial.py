@@ -11,7 +11,8 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +23,11 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from architectures import build
+from architectures import Output, build
 from probes import environment
 from probes.config import Trial
 from probes.controls import make_control
+from probes.fields import FieldRecorder
 from probes.files import whole_file, whole_folder
 from probes.messages import nearest
 from probes.readouts import layer_readouts
@@ -36,6 +38,7 @@ from probes.splits import split_generator
 from probes.task import Batch, Task
 from probes.tasks import create
 from probes.training import Diverged, Trainer, evaluation_steps
+from probes.triggers import lent, takes_triggers
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16}
 
@@ -173,24 +176,45 @@ class Runner:
         metrics: dict[str, float],
         *,
         references: bool = True,
+        fields: FieldRecorder | None = None,
     ) -> dict[str, Sums]:
-        """Scores the model under one control; the means of what it reports of itself are put into `metrics`."""
+        """Scores the model under one control; the means of what it reports of itself are put into `metrics`.
+
+        `fields` takes what it reports of every position.
+        """
         model.eval()
         generator = split_generator(self.trial.seeds.data_seed, "test", "control", self.runtime.device)
         seen: dict[str, list[float]] = {}
+        tensors = {name: value for name, value in control.items() if name != "trigger"}
 
         def logits(batch: Batch) -> torch.Tensor:
-            tensors = make_control(control, batch, self.task, generator, model)
-            kind = torch.device(self.runtime.device).type
-            with torch.autocast(kind, dtype=self.autocast, enabled=self.autocast is not None):
-                output = model(batch.tokens, positions=batch.scored, control=tensors)
+            output = self.forward(model, batch, tensors, generator)
             for name, value in output.extras.get("metrics", {}).items():
                 seen.setdefault(name, []).append(float(value))
+            if fields is not None:
+                fields.add(batch, output.extras.get("fields", {}))
             return output.logits
 
-        sums = evaluation.score(logits, references=references)
+        def passes() -> Iterator[Mapping[str, Any]]:
+            validation = self.evaluation_set("validation", self.trial.evaluate.validation_sequences)
+            own = split_generator(self.trial.seeds.data_seed, "validation", "control", self.runtime.device)
+            for batch in validation.batches:
+                with torch.no_grad():
+                    yield self.forward(model, batch, tensors, own).extras
+
+        with lent(model, control["trigger"], passes) if "trigger" in control else nullcontext():
+            sums = evaluation.score(logits, references=references)
         metrics.update({name: float(np.mean(values)) for name, values in seen.items()})
         return sums
+
+    def forward(
+        self, model: nn.Module, batch: Batch, control: Mapping[str, Any], generator: torch.Generator
+    ) -> Output:
+        """The model's output at the scored positions of a batch."""
+        tensors = make_control(control, batch, self.task, generator, model)
+        kind = torch.device(self.runtime.device).type
+        with torch.autocast(kind, dtype=self.autocast, enabled=self.autocast is not None):
+            return model(batch.tokens, positions=batch.scored, control=tensors)
 
     def build(self) -> nn.Module:
         """The model, initialised from the trial's model seed alone."""
@@ -235,6 +259,8 @@ class Runner:
                 raise Diverged(until, excess)
             entry = {"step": float(until), "loss": progress.loss, "excess": excess}
             for name, control in trial.evaluate.variants.items():
+                if "trigger" in control:  # calibrated on this split, so it is left to the test
+                    continue
                 same = control == trial.evaluate.control
                 part = sums if same else self.score(model, validation, control, {}, references=False)
                 entry[f"variant/{name}"] = part["model"].excess().mean
@@ -314,11 +340,14 @@ class Runner:
         field = model_columns(trial.architecture, self.task.length)["receptive_field"]
         evaluation = self.evaluation_set("test", trial.evaluate.test_sequences, field)
         metrics: dict[str, float] = {}
-        sums = self.score(model, evaluation, trial.evaluate.control, metrics)
+        fields = FieldRecorder()
+        sums = self.score(model, evaluation, trial.evaluate.control, metrics, fields=fields)
         row: dict[str, Any] = {"test_digest": evaluation.digest, **reference_columns(sums)}
         row.update({f"metric.{name}": value for name, value in metrics.items()})
-        curves = curves_of(sums)
+        curves = {**curves_of(sums), **fields.curves()}
         for name, control in trial.evaluate.variants.items():
+            if "trigger" in control and not takes_triggers(model):
+                continue
             own = dict(metrics)
             part = sums["model"]
             if control != trial.evaluate.control:
