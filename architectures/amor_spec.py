@@ -160,6 +160,29 @@ def backbone(spec: Mapping[str, Any]) -> dict[str, Any]:
     return resolve_stack({key: spec[key] for key in BACKBONE})
 
 
+def default_controls(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The paper's controls as variants of evaluation, and the oracle that a `control` trigger is named after.
+
+    zeroed         the attention output zeroed, which is a gate that never fires
+    random_router  an untrained router with 256 units and the model's threshold, uncalibrated
+    random         as many positions as the native gate's, drawn at random
+    always         attention everywhere
+
+    Reference: AMOR, arXiv 2602.13215, table 25; `random` and `always` are ours.
+    """
+    variants: dict[str, Any] = {
+        "zeroed": {"trigger": "never"},
+        "random_router": {"trigger": "random_router"},
+        "random": {"trigger": {"kind": "random", "firing_rate": "native"}},
+        "always": {"trigger": "always"},
+    }
+    trigger = spec["trigger"]
+    oracle: dict[str, Any] = {}
+    if trigger["kind"] == "control":
+        oracle = {trigger["name"]: {"schedule": f"exact_{trigger['name']}"}}
+    return {"train": oracle, "evaluate": oracle, "variants": variants}
+
+
 def _check_heads(d_model: int, blocks: Mapping[str, Any]) -> None:
     head_dim = blocks["head_dim"]
     near = nearest_divisor(head_dim, d_model, even=True)

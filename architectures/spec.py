@@ -41,7 +41,9 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "stack": Kind("architectures.spec:resolve_stack", "architectures.stack:Stack"),
-    "amor": Kind("architectures.amor_spec:resolve", "architectures.amor:Amor"),
+    "amor": Kind(
+        "architectures.amor_spec:resolve", "architectures.amor:Amor", "architectures.amor_spec:default_controls"
+    ),
     "oryx": Kind(
         "architectures.oryx_spec:resolve", "architectures.oryx:Oryx", "architectures.oryx_spec:default_controls"
     ),

@@ -2,7 +2,8 @@
 
 `train.control` and each entry of `evaluate.variants` map a tensor's name to `{"schedule": NAME, ...parameters}`.
 `SCHEDULES[NAME]` is `module:function`, called as `(batch, task, generator, **parameters) -> (B, T)` tensor; one with a
-parameter `model` is given the model that the tensor is for.
+parameter `model` is given the model that the tensor is for. A variant's entry `trigger` is no tensor: see
+`probes.triggers`.
 """
 
 from __future__ import annotations
@@ -112,7 +113,10 @@ def _following(control: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str
         entry = other.get(name)
         return entry.get("schedule") if isinstance(entry, Mapping) else None
 
-    return {name: other[name] if entry["schedule"] == schedule(name) else entry for name, entry in control.items()}
+    return {
+        name: other[name] if name != "trigger" and entry["schedule"] == schedule(name) else entry
+        for name, entry in control.items()
+    }
 
 
 @lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ network uses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -39,19 +39,25 @@ class Readout(NamedTuple):
 
 
 def layer_readouts(
-    model: nn.Module, task: Task, fit: Sequence[Batch], test: Sequence[Batch], *, positions: int
+    model: nn.Module,
+    task: Task,
+    fit: Sequence[Batch],
+    test: Sequence[Batch],
+    *,
+    positions: int,
+    control: Callable[[Batch], Mapping[str, Tensor] | None] = lambda batch: None,
 ) -> list[Readout]:
     """Every belief of the task in every layer, from at most `positions` scored positions for fitting and for test.
 
-    The positions are those of the first sequences. Empty where the task has no beliefs or the model gives no
-    features.
+    The positions are those of the first sequences; `control` makes the model's control tensors. Empty where the task
+    has no beliefs or the model gives no features.
     """
     if not task.beliefs(fit[0]):
         return []
-    streams, beliefs = _collect(model, task, fit, positions)
+    streams, beliefs = _collect(model, task, fit, positions, control)
     if not streams:
         return []
-    test_streams, test_beliefs = _collect(model, task, test, positions)
+    test_streams, test_beliefs = _collect(model, task, test, positions, control)
     found = []
     for name, belief in beliefs.items():
         target = test_beliefs[name]
@@ -63,7 +69,11 @@ def layer_readouts(
 
 
 def _collect(
-    model: nn.Module, task: Task, batches: Sequence[Batch], positions: int
+    model: nn.Module,
+    task: Task,
+    batches: Sequence[Batch],
+    positions: int,
+    control: Callable[[Batch], Mapping[str, Tensor] | None],
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Features `(n, D)` by layer and beliefs `(n, K)` by name at the first `positions` scored positions."""
     streams: list[list[Tensor]] = []
@@ -75,10 +85,10 @@ def _collect(
         scored = batch.scored
         with torch.no_grad():
             try:
-                features = model(batch.tokens, positions=scored, features=True).extras.get("features", [])
+                output = model(batch.tokens, positions=scored, control=control(batch), features=True)
             except TypeError:
                 return [], {}
-        for layer, stream in enumerate(features):
+        for layer, stream in enumerate(output.extras.get("features", [])):
             if layer == len(streams):
                 streams.append([])
             streams[layer].append(stream[scored].double())

@@ -186,6 +186,8 @@ class Runner:
         generator = split_generator(self.trial.seeds.data_seed, "test", "control", self.runtime.device)
         seen: dict[str, list[float]] = {}
         tensors = {name: value for name, value in control.items() if name != "trigger"}
+        if "trigger" in control:  # the model's own gate, to which others are calibrated, may read a tensor
+            tensors = {**self.trial.evaluate.control, **tensors}
 
         def logits(batch: Batch) -> torch.Tensor:
             output = self.forward(model, batch, tensors, generator)
@@ -207,9 +209,7 @@ class Runner:
         metrics.update({name: float(np.mean(values)) for name, values in seen.items()})
         return sums
 
-    def forward(
-        self, model: nn.Module, batch: Batch, control: Mapping[str, Any], generator: torch.Generator
-    ) -> Output:
+    def forward(self, model: nn.Module, batch: Batch, control: Mapping[str, Any], generator: torch.Generator) -> Output:
         """The model's output at the scored positions of a batch."""
         tensors = make_control(control, batch, self.task, generator, model)
         kind = torch.device(self.runtime.device).type
@@ -357,6 +357,7 @@ class Runner:
             row.update({f"variant.{name}.metric.{key}": value for key, value in own.items()})
             curves[f"variant/{name}/position_excess"] = part.position["excess"] / np.maximum(part.position["count"], 1)
         if trial.evaluate.readout_positions:
+            generator = split_generator(trial.seeds.data_seed, "test", "readout", self.runtime.device)
             validation = self.evaluation_set("validation", trial.evaluate.validation_sequences)
             for readout in layer_readouts(
                 model.eval(),
@@ -364,6 +365,7 @@ class Runner:
                 validation.batches,
                 evaluation.batches,
                 positions=trial.evaluate.readout_positions,
+                control=lambda batch: make_control(trial.evaluate.control, batch, self.task, generator, model),
             ):
                 prefix = f"readout.{readout.belief}.layer_{readout.layer}"
                 row.update({f"{prefix}.kl": readout.kl, f"{prefix}.explained": readout.explained})

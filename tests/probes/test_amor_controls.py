@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from architectures import SpecError, build
+from architectures import SpecError, build, resolve
 from filters import reference
 from probes.config import Evaluation, Seeds, Training
-from probes.controls import make_control
+from probes.controls import make_control, with_defaults
 from probes.fields import LAGS, FieldRecorder, since_switch
 from probes.task import Batch
 from probes.tasks import create
@@ -174,16 +174,14 @@ def test_fields_are_means_by_position_label_and_time_since_the_change(batch):
 def test_a_trial_records_gates_variants_and_statistics(tmp_path, task):
     spec = {**SPEC, "blocks": 2}
     variants = {
-        "zeroed": {"trigger": "never"},
-        "random": {"trigger": {"kind": "random", "firing_rate": "native"}},
         "surprise": {"trigger": {"kind": "control", "name": "s"}, "s": {"schedule": "exact_surprise"}},
     }
-    evaluate = Evaluation(validation_sequences=16, test_sequences=16, variants=variants)
-    train = Training(steps=4, batch_size=8, evaluations=2, warmup=1)
+    scored = {"validation_sequences": 16, "test_sequences": 16, "variants": variants, "readout_positions": 64}
+    sets = {"steps": 4, "batch_size": 8, "evaluations": 2, "warmup": 1}
     for name, architecture in (("amor", spec), ("gdn", {"vocab_size": 5, "layers": "gdn", "d_model": 16})):
-        from architectures import resolve
-
-        trial = make_trial("two_timescale", task, resolve(architecture), train, evaluate, Seeds())
+        resolved = resolve(architecture)
+        train, evaluate = with_defaults(resolved, sets, scored)
+        trial = make_trial("two_timescale", task, resolved, Training(**train), Evaluation(**evaluate), Seeds())
         labels = Labels("two_timescale", name)
         row = Runner(trial, labels, Runtime(), tmp_path, None).run()
         assert row["status"] == "ok", row["error"]
@@ -201,3 +199,16 @@ def test_a_trial_records_gates_variants_and_statistics(tmp_path, task):
         assert curves["field/gate.1.score/position"].shape == (32,)
         assert curves["sample/field/gate.0.fire"].shape == (4, 32)
         assert row["metric.gate.0.tau"] == pytest.approx(row["metric.gate.0.mu"] + 0.2 * row["metric.gate.0.sigma"])
+
+
+def test_an_oracle_is_given_its_tensor_in_training_scoring_and_calibration(tmp_path, task):
+    spec = resolve({**SPEC, "blocks": 1, "trigger": {"kind": "control", "name": "surprise"}})
+    train, evaluate = with_defaults(spec, {"steps": 2, "batch_size": 8}, {"validation_sequences": 8})
+    assert train["control"] == evaluate["control"] == {"surprise": {"schedule": "exact_surprise"}}
+    assert list(evaluate["variants"]) == ["zeroed", "random_router", "random", "always"]
+    evaluate |= {"test_sequences": 8, "readout_positions": 64}
+    trial = make_trial("two_timescale", task, spec, Training(**train), Evaluation(**evaluate), Seeds())
+    row = Runner(trial, Labels("two_timescale", "oracle"), Runtime(), tmp_path, None).run()
+    assert row["status"] == "ok", row["error"]
+    assert 0 < row["metric.gate.rate"] < 1
+    assert row["variant.always.metric.gate.rate"] == 1
