@@ -85,7 +85,9 @@ def _collect(
         scored = batch.scored
         with torch.no_grad():
             try:
-                output = model(batch.tokens, positions=scored, control=control(batch), features=True)
+                tensors = control(batch)
+                given = {} if tensors is None else {"control": tensors}
+                output = model(batch.tokens, positions=scored, features=True, **given)
             except TypeError:
                 return [], {}
         for layer, stream in enumerate(output.extras.get("features", [])):

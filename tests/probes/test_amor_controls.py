@@ -202,7 +202,7 @@ def test_a_trial_records_gates_variants_and_statistics(tmp_path, task):
 
 
 def test_an_oracle_is_given_its_tensor_in_training_scoring_and_calibration(tmp_path, task):
-    spec = resolve({**SPEC, "blocks": 1, "trigger": {"kind": "control", "name": "surprise"}})
+    spec = resolve({**SPEC, "blocks": 1, "trigger": {"kind": "control", "name": "surprise", "mu_init": 1.4}})
     train, evaluate = with_defaults(spec, {"steps": 2, "batch_size": 8}, {"validation_sequences": 8})
     assert train["control"] == evaluate["control"] == {"surprise": {"schedule": "exact_surprise"}}
     assert list(evaluate["variants"]) == ["zeroed", "random_router", "random", "always"]
