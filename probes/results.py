@@ -81,7 +81,8 @@ PATTERNS: dict[str, str] = {
     "readout.BELIEF.layer_I.FIELD": "a linear probe of layer I (0: the embedding; the last: after the final norm) for "
     "the exact belief: kl in nats, explained = 1 - kl / that of the mean belief",
     "metric.NAME": "what the model reports of itself on the test sequences (firing rates, ...), mean over batches",
-    "env.NAME": "device, device_name, precision, kernels, kernels_used, threads, versions, commit",
+    "env.NAME": "device, device_name, precision, kernels, kernels_used, engine (eager, graph, or why "
+    "no graph), threads, versions, commit",
 }
 
 CURVES: dict[str, str] = {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -146,7 +146,7 @@ class _Accumulator:
             rows["sampled"],
             rows.get("correct"),
             rows.get("kl"),
-            rows.get("to_model"),
+            None,
             self.position,
             slices,  # type: ignore[arg-type]
         )
@@ -163,7 +163,8 @@ class _Predictions:
 class EvaluationSet:
     """The sequences of one evaluation split with what every reference says of them, formed once.
 
-    Reference distributions are kept in memory up to `cache_bytes` in all and formed again beyond it.
+    Reference distributions are kept in memory up to `cache_bytes` in all (256 MiB on a CPU, 4 GiB on a GPU) and formed
+    again beyond it.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class EvaluationSet:
         batch_size: int = BLOCK,
         device: torch.device | str = "cpu",
         extra: dict[str, Reference] | None = None,
-        cache_bytes: int = 2**28,
+        cache_bytes: int | None = None,
     ) -> None:
         blocks = evaluation_blocks(task, data_seed, split, sequences)
         self.task = task
@@ -189,6 +190,9 @@ class EvaluationSet:
         ]
         self.references = {**task.references(), **(extra or {})}
         self._cache: dict[tuple[int, str], _Predictions] = {}
+        self._sums: dict[str, Sums] = {}
+        if cache_bytes is None:
+            cache_bytes = 2**28 if torch.device(device).type == "cpu" else 2**32
         scored = sum(int(batch.scored.sum()) for batch in self.batches)
         self._keeps = scored * task.vocab_size * 8 * len(self.references) <= cache_bytes
 
@@ -206,10 +210,12 @@ class EvaluationSet:
         """`Sums` by name of every reference and, where a model is given, of the model under the name `model`.
 
         Without `references` only the model is scored, against Bayes as always.
+
         Distributions are compared in float64 on the set's device; only values per position leave it.
         """
-        names = list(self.references) if references else []
-        totals = {name: _Accumulator(self.task.length) for name in ["model", *names]}
+        wanted = list(self.references) if references else []
+        fresh = {name: _Accumulator(self.task.length) for name in wanted if name not in self._sums}
+        own, to_model = _Accumulator(self.task.length), {name: list[np.ndarray]() for name in wanted}
         for index, batch in enumerate(self.batches):
             target = batch.targets[batch.scored]
             if not len(target):
@@ -219,15 +225,30 @@ class EvaluationSet:
             if model is not None:
                 with torch.no_grad():
                     log_q = torch.log_softmax(model(batch).double(), dim=-1)
-                own = _Predictions(log_q.gather(-1, target[:, None])[:, 0], log_q)
-                totals["model"].add(batch, _values(own, bayes, target))
-            for name in names:
+                said = _Predictions(log_q.gather(-1, target[:, None])[:, 0], log_q)
+                own.add(batch, _values(said, bayes, target))
+            for name in wanted:
+                if name in self._sums and (log_q is None or self._sums[name].correct is None):
+                    continue
                 reference = self.predictions(index, name)
-                values = _values(reference, bayes, target)
+                if name in fresh:
+                    fresh[name].add(batch, _values(reference, bayes, target))
                 if log_q is not None and reference.log_predictive is not None:
-                    values["to_model"] = kl_divergence(reference.log_predictive, log_q)
-                totals[name].add(batch, values)
-        return {name: total.sums() for name, total in totals.items() if total.rows}
+                    divergence = kl_divergence(reference.log_predictive, log_q)
+                    to_model[name].append(_by_sequence(batch, divergence))
+        self._sums.update({name: total.sums() for name, total in fresh.items() if total.rows})
+        found = {"model": own.sums()} if own.rows else {}
+        for name in wanted:
+            if name in self._sums:
+                rows = np.concatenate(to_model[name]) if to_model[name] else None
+                found[name] = replace(self._sums[name], to_model=rows)
+        return found
+
+
+def _by_sequence(batch: Batch, values: Tensor) -> np.ndarray:
+    """Sums `(B,)` of values at the scored positions."""
+    row = batch.scored.nonzero(as_tuple=True)[0].cpu().numpy()
+    return np.bincount(row, values.double().cpu().numpy(), minlength=len(batch))
 
 
 def _values(own: _Predictions, bayes: _Predictions, target: Tensor) -> dict[str, Tensor]:

@@ -95,6 +95,6 @@ class TrainingStream:
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:
         """Goes on from where `state` was taken."""
-        self.generator.set_state(state["generator"])
+        self.generator.set_state(state["generator"].cpu())
         if self.pool is not None:
             self.order = state["order"].to(self.device)

@@ -134,4 +134,4 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.stream.restore(state["stream"])
-        self.control_generator.set_state(state["control"])
+        self.control_generator.set_state(state["control"].cpu())

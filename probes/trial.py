@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from probes.scoring import EvaluationSet, Sums
 from probes.splits import split_generator
 from probes.task import Batch, Task
 from probes.tasks import create
-from probes.training import Diverged, Trainer, evaluation_steps
+from probes.training import Diverged, Progress, Trainer, evaluation_steps
 from probes.triggers import lent, takes_triggers
 
 PRECISIONS = {"float32": None, "bf16": torch.bfloat16}
@@ -82,6 +82,21 @@ class Event:
 
 
 Listener = Callable[[Event], None]
+
+FAILURES = (Diverged, RuntimeError, ValueError, NotImplementedError)
+"""What ends a trial with a recorded row; anything else is a fault of the program."""
+
+
+class Resumable(Protocol):
+    """A trainer, as far as checkpoints and the history go."""
+
+    metrics: dict[str, float]
+
+    def state(self) -> dict[str, Any]:
+        """All that `restore` needs."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from where `state` was taken."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +174,8 @@ class Runner:
         self.history: list[dict[str, float]] = []
         self.train_seconds = 0.0
         self.seconds = 0.0
+        self.engine = "eager"
+        """How the steps were run: `eager`, `graph`, or `eager: why no graph`."""
 
     def evaluation_set(self, split: str, sequences: int, window: int | None = None) -> EvaluationSet:
         """The sequences of one evaluation split of this trial, with the references' predictions."""
@@ -225,78 +242,104 @@ class Runner:
 
     def train(self, model: nn.Module) -> None:
         """Trains to the end, from the last checkpoint where there is one. Raises `Diverged`."""
-        trial = self.trial
         trainer = Trainer(
             model,
             self.task,
-            trial.train,
-            data_seed=trial.seeds.data_seed,
+            self.trial.train,
+            data_seed=self.trial.seeds.data_seed,
             device=self.runtime.device,
             autocast=self.autocast,
         )
-        checkpoint = self.partial / "checkpoint.pt"
-        if checkpoint.exists():
-            saved = torch.load(checkpoint, map_location=self.runtime.device, weights_only=True)
-            trainer.restore(saved["trainer"])
-            self.history, self.train_seconds, self.seconds = saved["history"], saved["train_seconds"], saved["seconds"]
-        validation = self.evaluation_set("validation", trial.evaluate.validation_sequences)
-        excess = self.history[-1]["excess"] if self.history else math.nan
-
-        def report(step: int) -> None:
-            if self.listener is not None:
-                self.listener(Event(trial.identity(), self.name, step, trial.train.steps, excess))
-
-        for until in evaluation_steps(trial.train):
+        self.resume(trainer)
+        for until in evaluation_steps(self.trial.train):
             if until <= trainer.step:
                 continue
             started = time.perf_counter()
-            progress = trainer.advance(until, report)
+            progress = trainer.advance(until, self.tell)
             self.train_seconds += time.perf_counter() - started
-            metrics: dict[str, float] = {}
-            sums = self.score(model, validation, trial.evaluate.control, metrics, references=False)
-            excess = sums["model"].excess().mean
-            if not math.isfinite(excess) and not math.isfinite(sums["model"].nll.sum()):
-                raise Diverged(until, excess)
-            entry = {"step": float(until), "loss": progress.loss, "excess": excess}
-            for name, control in trial.evaluate.variants.items():
-                if "trigger" in control:  # calibrated on this split, so it is left to the test
-                    continue
-                same = control == trial.evaluate.control
-                part = sums if same else self.score(model, validation, control, {}, references=False)
-                entry[f"variant/{name}"] = part["model"].excess().mean
-            self.history.append({**entry, **{f"metric/{k}": v for k, v in trainer.metrics.items()}})
+            self.evaluate(model, trainer, progress)
             self.seconds += time.perf_counter() - started
-            with whole_file(checkpoint) as temporary:
-                torch.save(
-                    {
-                        "trainer": trainer.state(),
-                        "history": self.history,
-                        "train_seconds": self.train_seconds,
-                        "seconds": self.seconds,
-                    },
-                    temporary,
-                )
+            self.keep(trainer)
+
+    def resume(self, trainer: Resumable) -> None:
+        """Puts a new trainer where the last checkpoint was taken, if there is one of this kind of device."""
+        checkpoint = self.partial / "checkpoint.pt"
+        if not checkpoint.exists():
+            return
+        saved = torch.load(checkpoint, map_location=self.runtime.device, weights_only=True)
+        if saved["device"] != torch.device(self.runtime.device).type:
+            return
+        trainer.restore(saved["trainer"])
+        self.history, self.train_seconds, self.seconds = saved["history"], saved["train_seconds"], saved["seconds"]
+
+    def keep(self, trainer: Resumable) -> None:
+        """Writes the checkpoint from which `resume` goes on."""
+        with whole_file(self.partial / "checkpoint.pt") as temporary:
+            torch.save(
+                {
+                    "device": torch.device(self.runtime.device).type,
+                    "trainer": trainer.state(),
+                    "history": self.history,
+                    "train_seconds": self.train_seconds,
+                    "seconds": self.seconds,
+                },
+                temporary,
+            )
+
+    def tell(self, step: int) -> None:
+        """Tells the listener that `step` steps are done."""
+        if self.listener is not None:
+            excess = self.history[-1]["excess"] if self.history else math.nan
+            self.listener(Event(self.trial.identity(), self.name, step, self.trial.train.steps, excess))
+
+    def evaluate(self, model: nn.Module, trainer: Resumable, progress: Progress) -> None:
+        """Scores validation and appends to the history. Raises `Diverged` where the score is not finite."""
+        trial = self.trial
+        validation = self.evaluation_set("validation", trial.evaluate.validation_sequences)
+        sums = self.score(model, validation, trial.evaluate.control, {}, references=False)
+        excess = sums["model"].excess().mean
+        if not math.isfinite(excess) and not math.isfinite(sums["model"].nll.sum()):
+            raise Diverged(progress.step, excess)
+        entry = {"step": float(progress.step), "loss": progress.loss, "excess": excess}
+        for name, control in trial.evaluate.variants.items():
+            if "trigger" in control:  # calibrated on this split, so it is left to the test
+                continue
+            same = control == trial.evaluate.control
+            part = sums if same else self.score(model, validation, control, {}, references=False)
+            entry[f"variant/{name}"] = part["model"].excess().mean
+        self.history.append({**entry, **{f"metric/{k}": v for k, v in trainer.metrics.items()}})
 
     def run(self) -> dict[str, Any]:
         """Runs the trial and writes its folder; a failure is written as a row too, without weights."""
-        row = self.base_row()
         model: nn.Module | None = None
-        curves: dict[str, np.ndarray] = {}
-        status = "ok"
         try:
             model = self.build()
-            if row["parameters"] is None:
-                row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
             self.train(model)
+        except FAILURES as error:
+            return self.conclude(model, error)
+        return self.conclude(model)
+
+    def conclude(self, model: nn.Module | None, error: Exception | None = None) -> dict[str, Any]:
+        """Scores a trained model on test and writes the trial's folder; or writes down how it failed."""
+        row = self.base_row()
+        curves: dict[str, np.ndarray] = {}
+        if model is not None and error is None:
             started = time.perf_counter()
-            scores, curves = self.score_columns(model)
-            row.update({**scores, **self.training_columns()})
-            row["env.kernels_used"] = json.dumps(getattr(model, "kernels_used", {}), sort_keys=True)
+            try:
+                scores, curves = self.score_columns(model)
+                row.update({**scores, **self.training_columns()})
+            except FAILURES as found:
+                error = found
             self.seconds += time.perf_counter() - started
-        except Diverged as error:
+        if model is not None and row["parameters"] is None:
+            row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+        status = "ok"
+        if isinstance(error, Diverged):
             status, row["error"] = "diverged", str(error)
-        except (RuntimeError, ValueError, NotImplementedError) as error:
-            status, row["error"] = "failed", f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        elif error is not None:
+            status, row["error"] = "failed", f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+        row["env.kernels_used"] = json.dumps(getattr(model, "kernels_used", {}), sort_keys=True)
+        row["env.engine"] = self.engine
         row.update({"status": status, "train_seconds": self.train_seconds, "seconds": self.seconds})
         with whole_folder(self.out / "trials" / self.name) as folder:
             (folder / "trial.json").write_text(self.trial.model_dump_json(indent=1) + "\n")

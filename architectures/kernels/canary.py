@@ -259,8 +259,9 @@ def candidates(call: Call) -> Iterator[str]:
         return
     names = {value.value: name for name, value in SDPA.items()}
     arguments: list[Any] = [_leaf(x) for x in call.arguments]
+    q, k, v, mask = arguments
     for _ in SDPA:
-        yield names[torch._fused_sdp_choice(*arguments[:3], attn_mask=arguments[3], **dict(call.options))]
+        yield names[torch._fused_sdp_choice(q, k, v, attn_mask=mask, **dict(call.options))]
 
 
 def approve(calls: Iterable[Call]) -> list[Verdict]:
