@@ -2,7 +2,11 @@
 
 FIGURES: dict[str, str] = {
     "break_even": "figures.break_even",
+    "copying_bound": "figures.copying_bound",
+    "discriminative_regime": "figures.discriminative_regime",
     "excess": "figures.excess",
+    "length_robustness": "figures.length_robustness",
+    "selection_inflation": "figures.selection_inflation",
 }
 """Figures by name. A module has `draw(out: Path, **dials) -> list[Path]`, its defaults in `DIALS`, and a first
 docstring line that says what it shows; it writes `NAME.png`, `NAME.svg` and `NAME.csv` into `out`."""

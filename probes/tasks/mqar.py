@@ -81,11 +81,14 @@ class Mqar(RecallTask):
         gap = torch.arange(1, self.slot_count + 1, dtype=torch.float64)
         self.log_weights = (dials.gap_power - 1) * gap.log()
 
+    def resolved(self) -> dict[str, Any]:
+        return {"filler": self.filler}
+
     def capacity(self) -> int:
         return self.stored
 
     def derived(self) -> dict[str, Any]:
-        return {"filler": self.filler, "keys": self.keys, "values": self.values, "separation": self.start}
+        return {"keys": self.keys, "values": self.values, "separation": self.start}
 
     def load(self) -> Load:
         log_count = math.lgamma(self.values + 1) - math.lgamma(self.values - self.pairs + 1)

@@ -99,7 +99,7 @@ class RecallTask(Task):
     def __init__(self, **settings: Any) -> None:
         read = read_settings(self.Dials, self.name, settings)
         self.setup(read)
-        changes: dict[str, Any] = {}
+        changes = self.resolved()
         if read.windows is None:
             changes["windows"] = sorted({max(1, self.length // 4), max(1, self.length // 2)})
         if read.slots is None:
@@ -110,6 +110,10 @@ class RecallTask(Task):
     @abstractmethod
     def setup(self, dials: Any) -> None:
         """Checks the dials against one another (`TaskError`) and sets `vocab_size`, `length` and what is derived."""
+
+    def resolved(self) -> dict[str, Any]:
+        """Dials left to be chosen (None), with what `setup` chose."""
+        return {}
 
     @abstractmethod
     def capacity(self) -> int:
