@@ -23,6 +23,7 @@ TASKS: dict[str, str] = {
     "fuzzy_recall": "probes.tasks.fuzzy_recall:FuzzyRecall",
     "memorization": "probes.tasks.memorization:Memorization",
     "compression": "probes.tasks.compression:Compression",
+    "hmm": "probes.tasks.hidden_markov:HiddenMarkov",
     "markov": "probes.tasks.markov:Markov",
 }
 
