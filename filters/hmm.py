@@ -243,8 +243,7 @@ def _book_generator() -> Iterator[None]:
     """JAX in float64, with the partitionable threefry generator, on the CPU; as before afterwards."""
     import jax
 
-    enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64
-    with enable_x64(True), jax.threefry_partitionable(True), jax.default_device(jax.devices("cpu")[0]):
+    with float64_locally(), jax.threefry_partitionable(True), jax.default_device(jax.devices("cpu")[0]):
         yield
 
 
@@ -258,6 +257,13 @@ def _draw_book_tables(regimes: int, vocab: int, concentration: float, seed: int)
     alpha = concentration * jnp.ones(vocab)
     shared = np.asarray(random.dirichlet(key_shared, alpha, shape=(vocab,)))
     return shared, np.asarray(random.dirichlet(key_regimes, alpha, shape=(regimes, vocab))), key_stream
+
+
+def float64_locally() -> Any:
+    """A context in which JAX has 64-bit types, whatever the caller's configuration."""
+    import jax
+
+    return (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64(True)
 
 
 def _draw_book_instance(

@@ -1,0 +1,239 @@
+"""The five predictors in JAX, compiled, on integer tokens `(..., T)`; NumPy float64 comes back.
+
+Signatures and results are those of `filters.reference`; fields agree within 1e-12 (1 + |value|). Two options more:
+`dtype="float32"` (docs/filters.md has its error), and `device_arrays=True` for JAX arrays on the default device. The
+caller's JAX configuration is left as it was. Which numbers are used is chosen by `filters.scaling.is_linear`.
+
+Sequences are cut into chunks of one size: first the product of every chunk's steps, all chunks side by side; then what
+enters each chunk, by doubling; then the vectors inside. A window is an edge law, the end of a chunk, whole chunks, and
+the beginning of another: its cost does not depend on its width. Lengths are filled up to one of eight sizes per octave,
+so that few programs are compiled; no filling enters a result.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from filters import jax_programs, reference, scaling
+from filters.hmm import Array, TwoTimescaleHMM, float64_locally, forgetting_transition
+from filters.jax_numbers import Linear, Wide
+from filters.jax_programs import Inputs, Laws, Outputs
+from filters.reference import Edge, FilterResult, Impossible
+from filters.wide import Wide as NumpyWide
+
+LEAST = 64
+"""The least number of steps that a program is compiled for."""
+
+
+def forward(
+    hmm: TwoTimescaleHMM, tokens: ArrayLike, *, impossible: Impossible = "raise", **options: Any
+) -> FilterResult:
+    """As `filters.reference.forward`."""
+    run = _Run(hmm, hmm.check_tokens(tokens), hmm.transition, impossible, **options)
+    return run.filtered(reference.forward)
+
+
+def fixed_decay(
+    hmm: TwoTimescaleHMM, tokens: ArrayLike, rate: float, *, impossible: Impossible = "raise", **options: Any
+) -> FilterResult:
+    """As `filters.reference.fixed_decay`."""
+    forgetting = forgetting_transition(hmm.regimes, rate)
+    run = _Run(hmm, hmm.check_tokens(tokens), forgetting, impossible, **options)
+    return run.filtered(reference.fixed_decay, rate)
+
+
+def unigram(
+    hmm: TwoTimescaleHMM, tokens: ArrayLike, *, impossible: Impossible = "raise", **options: Any
+) -> FilterResult:
+    """As `filters.reference.unigram`."""
+    believed = hmm.unigram_model
+    result = forward(believed, tokens, impossible=impossible, **options)
+    return FilterResult(result.log_prob, result.prior, result.posterior, believed.emission)
+
+
+def window(
+    hmm: TwoTimescaleHMM,
+    tokens: ArrayLike,
+    width: int,
+    edge: Edge = "uniform",
+    *,
+    impossible: Impossible = "raise",
+    **options: Any,
+) -> FilterResult:
+    """As `filters.reference.window`."""
+    x, laws = hmm.check_tokens(tokens), reference.edge_table(hmm, edge)
+    if reference.checked_width(width) >= x.shape[-1]:
+        return forward(hmm, x, impossible=impossible, **options)
+    run = _Run(hmm, x, hmm.transition, impossible, lag=width - 1, **options)
+    index = run.filled(run.x, 0) if edge == "stationary" else np.zeros_like(run.inputs.index)
+    table = np.ones((max(LEAST, 1 << hmm.vocab_size.bit_length()), hmm.regimes))
+    table[: hmm.vocab_size] = laws
+    return run.windowed(Laws(run.of(table.T), index), reference.window, width, edge)
+
+
+def composite(
+    hmm: TwoTimescaleHMM,
+    tokens: ArrayLike,
+    width: int,
+    rate: float,
+    *,
+    impossible: Impossible = "raise",
+    **options: Any,
+) -> FilterResult:
+    """As `filters.reference.composite`."""
+    x, forgetting = hmm.check_tokens(tokens), forgetting_transition(hmm.regimes, rate)
+    if reference.checked_width(width) >= x.shape[-1]:
+        return forward(hmm, x, impossible=impossible, **options)
+    run = _Run(hmm, x, hmm.transition, impossible, lag=width - 1, **options)
+    other = _Run(hmm, x, forgetting, impossible, **options)
+    carried = other.posterior()
+    if other.numbers is Wide and (np.asarray(carried.mantissa)[:, : x.shape[-1]] == 0).all(-1).any():
+        return other.answered_by(reference.composite, width, rate)
+    with float64_locally():
+        laws = run.converted(carried, other.numbers)
+        index = np.arange(run.inputs.index.size, dtype=np.int32).reshape(run.inputs.index.shape)
+    return run.windowed(Laws(laws, index), reference.composite, width, rate)
+
+
+def predictive(hmm: TwoTimescaleHMM, tokens: ArrayLike, result: FilterResult, positions: Any = None) -> Array:
+    """As `filters.reference.predictive`, which computes it; `(..., n, V)` NumPy."""
+    on_host = FilterResult(None, np.asarray(result.prior), None, result.emission)
+    return reference.predictive(hmm, tokens, on_host, positions)
+
+
+def _layout(rows: int, tokens: int, lag: int | None) -> tuple[int, int]:
+    """The length to fill up to, and the tokens of a chunk: about `sqrt(length rows) / 1.4`, a power of two.
+
+    One chunk per sequence saves the products where there are many sequences. A window's chunks are not longer than the
+    window, and are single tokens where it is absorbed directly.
+    """
+    octave = max(LEAST, 1 << (tokens - 1).bit_length()) // 2
+    length = max(LEAST, next(n for n in range(octave, 2 * octave + 1, octave // 8) if n >= tokens))
+    size = min(length & -length, 1 << max(3, int(np.log2(np.sqrt(length * rows) / 1.4))))
+    if lag is None:
+        return length, length if rows >= LEAST else size
+    return length, 1 if lag < jax_programs.DIRECT else min(size, 1 << (lag.bit_length() - 1))
+
+
+class _Run:
+    """What a program needs of a model and sequences `(B, T)`, and what is made of its outputs."""
+
+    def __init__(
+        self,
+        hmm: TwoTimescaleHMM,
+        x: NDArray[np.int64],
+        transition: Array,
+        impossible: Impossible,
+        *,
+        dtype: str = "float64",
+        device_arrays: bool = False,
+        lag: int | None = None,
+    ) -> None:
+        if dtype not in ("float64", "float32"):
+            raise ValueError(f"dtype is {dtype!r}; it is 'float64' or 'float32'")
+        self.hmm, self.tokens, self.dtype, self.device_arrays = hmm, x, dtype, device_arrays
+        self.mode = reference.checked_mode(impossible)
+        self.x = x.reshape(-1, x.shape[-1])
+        single = dtype == "float32" and scaling.is_linear(transition, hmm.emission, "float32")
+        self.computed = "float32" if single else "float64"
+        self.numbers: Any = Linear if single or scaling.is_linear(transition, hmm.emission) else Wide
+        self.length, self.size = _layout(*self.x.shape, lag)
+
+        table, never = scaling.likelihoods(hmm, skip_never=self.numbers is Linear)
+        pairs = hmm.vocab_size**2
+        rows = np.ones((max(LEAST, 1 << pairs.bit_length()), hmm.regimes))  # the last, all ones, tells nothing
+        rows[:pairs] = table.reshape(pairs, hmm.regimes)
+        index = np.full(self.x.shape, len(rows) - 1)
+        index[:, 1:] = self.x[:, :-1] * hmm.vocab_size + self.x[:, 1:]
+        first, never_first = scaling.starts(hmm)
+        self.never = None
+        if self.numbers is Wide or never.any() or never_first.any():
+            self.never = np.append(never.ravel(), np.zeros(len(rows) - pairs, dtype=bool))[index]
+            self.never[:, 0] = never_first[self.x[:, 0]]
+        begin = NumpyWide(first.mantissa[self.x[:, 0]].T, first.exponent[self.x[:, 0]].T)
+        filled = self.filled(index, len(rows) - 1)
+        self.inputs = Inputs(self.of(transition), self.of(rows.T), self.of(begin), filled)
+
+    def of(self, numbers: Array | NumpyWide) -> Any:
+        """NumPy numbers as those of this run."""
+        return self.numbers.of(numbers if isinstance(numbers, NumpyWide) else NumpyWide.of(numbers), self.computed)
+
+    def filled(self, index: NDArray[np.int64], value: int) -> NDArray[np.int32]:
+        """`(B, n)` filled up to the length that programs are compiled for."""
+        filled = np.full((index.shape[0], self.length), value, dtype=np.int32)
+        filled[:, : index.shape[1]] = index
+        return filled
+
+    def filtered(self, definition: Any, *arguments: Any) -> FilterResult:
+        """The result of the filter; `definition(hmm, tokens, *arguments)` is its reference."""
+        with float64_locally():
+            outputs = jax_programs.filtered(self.numbers, self.size, self.inputs)
+            return self.result(outputs, 1, definition, *arguments)
+
+    def windowed(self, laws: Laws, definition: Any, width: int, *arguments: Any) -> FilterResult:
+        """As `filtered`, with windows started from `laws`."""
+        with float64_locally():
+            outputs = jax_programs.windowed(self.numbers, self.size, self.inputs, laws, np.int64(width - 1))
+            return self.result(outputs, 0, definition, width, *arguments)
+
+    def posterior(self) -> Any:
+        """The filter's posteriors `(B, n, K)`, filling included, as numbers of this run."""
+        with float64_locally():
+            return jax_programs.filtered(self.numbers, self.size, self.inputs).posterior
+
+    def converted(self, posterior: Any, numbers: Any) -> Any:
+        """Posteriors of another run, which computes with `numbers`, as a table of this run `(K, B n)`."""
+        table = jax.tree.map(lambda part: part.reshape(-1, part.shape[-1]).T, posterior)
+        if numbers is self.numbers:
+            return table
+        if numbers is Wide:
+            return self.of(NumpyWide(np.asarray(table.mantissa), np.asarray(table.exponent)))
+        return self.of(np.asarray(table, dtype=np.float64))
+
+    def result(self, outputs: Outputs, first: int, definition: Any, *arguments: Any) -> FilterResult:
+        """The outputs without their filling; `definition` answers where impossible tokens depend on the path.
+
+        Predictions are at positions `first` to `first + T - 1` of the outputs.
+        """
+        length = self.x.shape[1]
+        predicted = slice(first, first + length - 1)
+        probability = jax.tree.map(lambda part: np.asarray(part)[:, predicted, 0], outputs.probability)
+        log_prob = self.numbers.log(probability)
+        prior, posterior = self.numbers.float(outputs.prior), self.numbers.float(outputs.posterior)
+        if not self.device_arrays:
+            prior, posterior = np.asarray(prior), np.asarray(posterior)
+        prior, posterior = prior[:, predicted], posterior[:, :length]
+        if self.never is not None:
+            found = self.never.copy()
+            if self.numbers is Wide:
+                found |= (posterior == 0).all(axis=-1)
+                found[:, 1:] |= np.isneginf(log_prob)
+            if found.any():
+                if self.mode == "raise":
+                    raise reference.impossible_observation(found.reshape(self.tokens.shape))
+                if self.numbers is Wide:
+                    return self.answered_by(definition, *arguments)
+                log_prob = np.where(found[:, 1:], -np.inf, log_prob)
+        return self._returned(log_prob, prior, posterior)
+
+    def answered_by(self, definition: Any, *arguments: Any) -> FilterResult:
+        """The reference's result, or its error."""
+        answer = definition(self.hmm, self.tokens, *arguments, impossible=self.mode)
+        with float64_locally():
+            return self._returned(answer.log_prob, answer.prior, answer.posterior)
+
+    def _returned(self, *fields: Any) -> FilterResult:
+        make: Any = partial(jnp.asarray if self.device_arrays else np.asarray, dtype=self.dtype)
+        log_prob, prior, posterior = fields
+        lead, length, regimes = self.tokens.shape[:-1], self.x.shape[1], self.hmm.regimes
+        return FilterResult(
+            make(log_prob).reshape(*lead, length - 1),
+            make(prior).reshape(*lead, length - 1, regimes),
+            make(posterior).reshape(*lead, length, regimes),
+        )

@@ -1,0 +1,239 @@
+"""The compiled programs behind `filters.jax_backend`.
+
+`K` regimes, `B` sequences, `n` steps in `C` chunks of `S` each. What is indexed by step is laid out as
+`(S, 1, K, B, C)`, by place within the chunk: scans run over the first axis, all chunks side by side. `numbers` is one
+of the arithmetics of `filters.jax_numbers`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from filters.wide import Wide as NumpyWide
+
+DIRECT = 8
+"""Windows of fewer steps absorb them one by one."""
+
+
+class Inputs(NamedTuple):
+    """What fixes a filter: `table` `(K, K)`, `likelihoods` `(K, R)`, `start` `(K, B)` over `z_0`.
+
+    Token t of sequence b has the likelihoods `likelihoods[:, index[b, t]]`, `index` `(B, n)`; of the first, all 1.
+    """
+
+    table: Any
+    likelihoods: Any
+    start: Any
+    index: Any
+
+
+class Laws(NamedTuple):
+    """Where windows start: at token t the regime has the law `table[:, index[b, t]]`, `(K, R)` and `(B, n)`."""
+
+    table: Any
+    index: Any
+
+
+class Outputs(NamedTuple):
+    """By token, as numbers: `probability` `(B, n, 1)`, `prior` and `posterior` `(B, n, K)`."""
+
+    probability: Any
+    prior: Any
+    posterior: Any
+
+
+@partial(jax.jit, static_argnames=("numbers", "size"))
+def filtered(numbers: Any, size: int, inputs: Inputs) -> Outputs:
+    """The filter; at token t, its probability and the prior over `z_t` before it, and the posterior after it."""
+    table, start, index = _arranged(inputs, size)
+    heads = start
+    if index.shape[-1] > 1:
+
+        def multiply(product: Any, places: Any) -> tuple[Any, None]:
+            weighed = numbers.times(product, _columns(inputs.likelihoods, places))
+            return numbers.matmul(numbers.tamed(weighed, whole=True), table), None
+
+        products, _ = jax.lax.scan(multiply, _identity(numbers, inputs, index), index)
+        heads = _heads(numbers, products, start)
+
+    def advance(prior: Any, places: Any) -> tuple[Any, Outputs]:
+        joint = numbers.times(prior, _columns(inputs.likelihoods, places))
+        total = numbers.total(joint)
+        posterior = numbers.divided(joint, total)
+        return numbers.matmul(posterior, table), Outputs(total, prior, posterior)
+
+    return _flat(jax.lax.scan(advance, numbers.divided(heads, numbers.total(heads)), index)[1])
+
+
+@partial(jax.jit, static_argnames=("numbers", "size"))
+def windowed(numbers: Any, size: int, inputs: Inputs, laws: Laws, lag: Any) -> Outputs:
+    """Windows of `lag` steps; at token t, the posterior after it, and prior and probability for the token after it.
+
+    Chunks of one token absorb steps one by one, `lag < DIRECT`; else chunks are not longer than `lag`.
+    """
+    table, start, index = _arranged(inputs, size)
+    following = jnp.roll(inputs.index, -1, axis=1)
+
+    def believed(vector: Any, places: Any) -> Outputs:
+        posterior = numbers.divided(vector, numbers.total(vector))
+        prior = numbers.matmul(posterior, table)
+        total = numbers.total(numbers.times(prior, _columns(inputs.likelihoods, places)))
+        return Outputs(total, prior, posterior)
+
+    arguments = numbers, table, inputs, start, index, laws, _by_place(laws.index, size), lag
+    windows = _direct(*arguments) if size == 1 else _windows(*arguments)
+    return _flat(jax.vmap(believed)(windows, _by_place(following, size)))
+
+
+def _arranged(inputs: Inputs, size: int) -> tuple[Any, Any, Any]:
+    """The table `(K, K, 1, 1)`, the start `(1, K, B, 1)` and the index `(S, B, C)`."""
+    table = jax.tree.map(lambda part: part[:, :, None, None], inputs.table)
+    start = jax.tree.map(lambda part: part[None, :, :, None], inputs.start)
+    return table, start, _by_place(inputs.index, size)
+
+
+def _by_place(index: Any, size: int) -> Any:
+    """`(B, n)` as `(S, B, C)`."""
+    return index.reshape(index.shape[0], -1, size).transpose(2, 0, 1)
+
+
+def _columns(table: Any, places: Any) -> Any:
+    """Columns of `table` `(K, R)` at `places` `(B, C)`: row vectors `(1, K, B, C)`."""
+    return jax.tree.map(lambda part: part[:, places][None], table)
+
+
+def _flat(lanes: Any) -> Any:
+    """From `(S, 1, K, B, C)` to `(B, n, K)`."""
+
+    def flat(part: Any) -> Any:
+        return part[:, 0].transpose(2, 3, 0, 1).reshape(part.shape[3], -1, part.shape[2])
+
+    return jax.tree.map(flat, lanes)
+
+
+def _shifted(lanes: Any, by: Any) -> Any:
+    """Chunk c takes the place of chunk `c + by`; what wraps around is replaced by the caller."""
+    return jax.tree.map(lambda part: jnp.roll(part, by, axis=-1), lanes)
+
+
+def _chosen(condition: Any, one: Any, other: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
+
+
+def _joined(parts: list[Any], axis: int) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis), *parts)
+
+
+def _chunks(lanes: Any) -> int:
+    return jax.tree.leaves(lanes)[0].shape[-1]
+
+
+def _identity(numbers: Any, inputs: Inputs, index: Any) -> Any:
+    """`(K, K, B, C)`, one for each chunk."""
+    first = jax.tree.leaves(inputs.start)[0]
+    eye = numbers.of(NumpyWide.of(np.eye(len(first))), first.dtype)
+    shape = (len(first), len(first), *index.shape[1:])
+    return jax.tree.map(lambda part: jnp.broadcast_to(part[:, :, None, None], shape), eye)
+
+
+def _step(numbers: Any, table: Any, rows: Any, likelihood: Any) -> Any:
+    """Rows of regime weights one step on."""
+    return numbers.tamed(numbers.times(numbers.matmul(rows, table), likelihood))
+
+
+def _heads(numbers: Any, products: Any, start: Any) -> Any:
+    """What enters each chunk `(1, K, B, C)`: `start` through the products of all chunks before it, by doubling."""
+    chunks = _chunks(products)
+
+    def double(digit: Any, until: Any) -> Any:
+        longer = numbers.tamed(numbers.matmul(_shifted(until, 1 << digit), until))
+        return _chosen(jnp.arange(chunks) >= 1 << digit, longer, until)
+
+    until = jax.lax.fori_loop(0, (chunks - 1).bit_length(), double, products)
+    later = numbers.tamed(numbers.matmul(start, jax.tree.map(lambda part: part[..., :-1], until)))
+    return _joined([start, later], -1)
+
+
+def _windows(
+    numbers: Any, table: Any, inputs: Inputs, start: Any, index: Any, laws: Laws, law_index: Any, lag: Any
+) -> Any:
+    """Posteriors at each token `(S, 1, K, B, C)`, up to a factor each.
+
+    The window that ends at place p of a chunk has the tokens after place `p - lag`, counted on through the chunks
+    before: the end of the edge's chunk, whole chunks, and the beginning of its own. Windows that reach the first token
+    are the filter's posteriors.
+    """
+    size, _, chunks = index.shape
+    eye = _identity(numbers, inputs, index)
+    place = jnp.arange(size)[:, None, None, None, None]
+    token = jnp.arange(chunks) * size + place
+
+    def backward(suffix: Any, step: tuple[Any, Any, Any]) -> tuple[Any, Any]:
+        places, laws_at, token = step
+        column = jax.tree.map(lambda part: part.swapaxes(0, 1), _columns(inputs.likelihoods, places))
+        longer = numbers.tamed(numbers.matmul(table, numbers.times(column, suffix)))
+        end = numbers.tamed(numbers.matmul(_columns(laws.table, laws_at), suffix))
+        return _chosen(token == 0, suffix, longer), end
+
+    products, ends = jax.lax.scan(backward, eye, (index, law_index, token), reverse=True)
+    whole, rest = lag // size, lag % size
+    fewer = _runs(numbers, products, eye, whole - 1)
+    more = numbers.tamed(numbers.matmul(fewer, _shifted(products, -whole)))
+    through = jax.vmap(lambda vector, product: numbers.tamed(numbers.matmul(vector, product)), (0, None))
+    entering = _chosen(
+        place + rest < size,
+        _shifted(through(ends, fewer), whole),
+        _shifted(through(ends, more), whole + 1),
+    )
+    entering = jax.tree.map(lambda part: jnp.roll(part, rest, axis=0), entering)
+    # the filter's posterior enters windows that reach the start, of which the first token is no step
+    opening = _heads(numbers, products, start)
+    entering = _chosen(token <= lag, jax.tree.map(lambda part: part[None], opening), entering)
+
+    def onward(prefix: Any, step: tuple[Any, Any, Any]) -> tuple[Any, Any]:
+        vector, places, token = step
+        longer = _step(numbers, table, prefix, _columns(inputs.likelihoods, places))
+        prefix = _chosen(token == 0, prefix, longer)
+        return prefix, numbers.tamed(numbers.matmul(vector, prefix))
+
+    return jax.lax.scan(onward, eye, (entering, index, token))[1]
+
+
+def _runs(numbers: Any, products: Any, eye: Any, length: Any) -> Any:
+    """For each chunk the product of the `length` chunks after it, by the binary digits of `length`."""
+
+    def double(digit: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        run, power, after = state
+        taken = (length >> digit) & 1
+        longer = numbers.tamed(numbers.matmul(run, _shifted(power, -after)))
+        power = numbers.tamed(numbers.matmul(power, _shifted(power, -(1 << digit))))
+        return _chosen(taken == 1, longer, run), power, after + (taken << digit)
+
+    first = eye, products, jnp.ones((), dtype=jnp.int64)
+    return jax.lax.fori_loop(0, _chunks(products).bit_length(), double, first)[0]
+
+
+def _direct(
+    numbers: Any, table: Any, inputs: Inputs, start: Any, index: Any, laws: Laws, law_index: Any, lag: Any
+) -> Any:
+    """As `_windows` for `lag < DIRECT`, with chunks of one token."""
+    places = index[0]
+
+    def absorb(k: Any, vector: Any) -> Any:
+        return _step(numbers, table, vector, _columns(inputs.likelihoods, jnp.roll(places, lag - 1 - k, axis=-1)))
+
+    def open(vector: Any, places: Any) -> tuple[Any, Any]:
+        vector = _step(numbers, table, vector, _columns(inputs.likelihoods, places[:, None]))
+        return vector, vector
+
+    vectors = jax.lax.fori_loop(0, lag, absorb, _columns(laws.table, jnp.roll(law_index[0], lag, axis=-1)))
+    opened = jax.lax.scan(open, start, places[:, 1:DIRECT].T)[1]
+    opened = jax.tree.map(lambda part: jnp.moveaxis(part[..., 0], 0, -1), opened)
+    opening = _joined([start, opened, jax.tree.map(lambda part: part[..., DIRECT:], vectors)], -1)
+    chosen = _chosen(jnp.arange(_chunks(vectors)) <= lag, opening, vectors)
+    return jax.tree.map(lambda part: part[None], chosen)
