@@ -1,0 +1,93 @@
+"""A lane: one fixed sequence of device operations on a stream of its own, captured once and replayed.
+
+On a device without CUDA graphs, or with `capture=False`, the operations are launched again each time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+WARM_UP = 2
+"""Runs before the capture: kernels are compiled and tuned, libraries set up."""
+
+
+class Lane:
+    """Runs `work` again and again. `generators`: those that it draws from, whose draws go on through replays.
+
+    Each lane warms up, captures and replays on its own stream, so that the workspaces of the matrix library, which
+    belong to a stream, are never shared by two graphs that run at once.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], None],
+        device: torch.device,
+        *,
+        generators: Sequence[torch.Generator] = (),
+        capture: bool = True,
+    ) -> None:
+        self.work, self.device, self.generators, self.captures = work, device, generators, capture
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warm_up_seconds = 0.0
+        self.capture_seconds = 0.0
+
+    def capture(self, save: Callable[[], Callable[[], None]]) -> None:
+        """Warms up and captures. `save` keeps the state that `work` changes and returns what puts it back in place.
+
+        Whatever `work` raises passes through, with the state put back.
+        """
+        if self.stream is None or not self.captures:
+            return
+        started = time.perf_counter()
+        restore = save()
+        states = [generator.get_state() for generator in self.generators]
+        torch.cuda.synchronize(self.device)
+        try:
+            with torch.cuda.stream(self.stream):
+                for _ in range(WARM_UP):
+                    self.work()
+            torch.cuda.synchronize(self.device)
+            self.warm_up_seconds = time.perf_counter() - started
+            started = time.perf_counter()
+            graph = torch.cuda.CUDAGraph()
+            for generator in self.generators:
+                graph.register_generator_state(generator)
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                self.work()
+            self.graph = graph
+        finally:
+            torch.cuda.synchronize(self.device)
+            restore()
+            for generator, state in zip(self.generators, states, strict=True):
+                generator.set_state(state)
+            torch.cuda.synchronize(self.device)
+            self.capture_seconds = time.perf_counter() - started
+
+    def run(self) -> None:
+        """Launches `work` once, without waiting for it."""
+        if self.stream is None:
+            self.work()
+            return
+        with torch.cuda.stream(self.stream):
+            if self.graph is None:
+                self.work()
+            else:
+                self.graph.replay()
+
+    def mark(self) -> torch.cuda.Event | None:
+        """An event after all that has been launched."""
+        return None if self.stream is None else self.stream.record_event()
+
+    def after(self, event: torch.cuda.Event | None) -> None:
+        """What is launched from here on waits for `event`."""
+        if self.stream is not None and event is not None:
+            self.stream.wait_event(event)
+
+    def wait(self) -> None:
+        """Waits on the host until all that has been launched is done."""
+        if self.stream is not None:
+            self.stream.synchronize()

@@ -1,0 +1,195 @@
+"""A pack: trials that train at once on one device, in step with their evaluations.
+
+Members launch their steps in turn, each on its own stream, so that the device always has work of many. The host waits
+only every `WINDOW` steps, where losses are copied out, and at evaluations. A member that fails or turns non-finite
+leaves; nobody else notices.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from probes.engine.feed import Feed
+from probes.engine.step import Loss, StepTrainer, supervised_loss
+from probes.executor import Job
+from probes.training import evaluation_steps
+from probes.trial import FAILURES, Runner
+
+WINDOW = 32
+"""Steps between two looks at the losses."""
+
+
+@dataclass
+class Member:
+    """A trial in the pack."""
+
+    job: Job
+    runner: Runner
+    model: nn.Module
+    trainer: StepTrainer
+    feed: Feed
+    points: list[int] = field(default_factory=list)
+    """Numbers of steps after which it is evaluated, those behind it left out."""
+    memory: int = 0
+    """Bytes of device memory that its admission took."""
+
+
+Finished = tuple[Job, dict[str, Any]]
+
+
+class Pack:
+    """Members on one device. `capture`: whether steps become CUDA graphs, where the device has them."""
+
+    def __init__(self, device: torch.device, *, capture: bool = True) -> None:
+        self.device, self.capture = device, capture and device.type == "cuda"
+        self.members: list[Member] = []
+        self.feeds: dict[tuple[Any, ...], Feed] = {}
+        self.finished: list[Finished] = []
+
+    def admit(self, job: Job, runner: Runner, model: nn.Module, loss: Loss = supervised_loss) -> Member:
+        """Takes a built model in, from its last checkpoint where there is one.
+
+        Raises whatever its first steps raise; the pack is then as before.
+        """
+        before = self._reserved()
+        trial = job.trial
+        trainer = StepTrainer(
+            model,
+            runner.task,
+            trial.train,
+            data_seed=trial.seeds.data_seed,
+            device=self.device,
+            autocast=runner.autocast,
+            loss=loss,
+            window=WINDOW,
+            capture=self.capture,
+        )
+        runner.resume(trainer)
+        feed = self._feed(runner, trainer)
+        try:
+            trainer.prepare(feed)
+        except BaseException:
+            self._leave(feed)
+            raise
+        points = [step for step in evaluation_steps(trial.train) if step > trainer.step]
+        member = Member(job, runner, model, trainer, feed, points, max(0, self._reserved() - before))
+        runner.engine = "graph" if trainer.lane.graph is not None else "steps"
+        runner.seconds += trainer.lane.warm_up_seconds + trainer.lane.capture_seconds
+        self.members.append(member)
+        return member
+
+    def _reserved(self) -> int:
+        return torch.cuda.memory_reserved(self.device) if self.device.type == "cuda" else 0
+
+    def _feed(self, runner: Runner, trainer: StepTrainer) -> Feed:
+        trial = runner.trial
+        train = trial.train
+        recipe = (train.batch_size, train.examples, train.supervision, bool(train.control))
+        key = (json.dumps(trial.task, sort_keys=True), trial.seeds.data_seed, recipe, trainer.step)
+        feed = self.feeds.get(key)
+        # Readers of one feed stay at the same step, so nobody joins one that has begun.
+        if feed is None or feed.drawn > feed.start:
+            feed = Feed(
+                runner.task,
+                train,
+                trial.seeds.data_seed,
+                device=self.device,
+                slots=2 * WINDOW,
+                start=trainer.step,
+                state=trainer.stream_state,
+                whole=bool(train.control),
+                capture=self.capture,
+            )
+            self.feeds[key] = feed
+        feed.readers += 1
+        return feed
+
+    def _leave(self, feed: Feed) -> None:
+        feed.readers -= 1
+        if not feed.readers:
+            self.feeds = {key: other for key, other in self.feeds.items() if other is not feed}
+
+    def advance(self) -> list[Finished]:
+        """Trains all members to the nearest evaluation of one of them, and evaluates. Returns who has finished."""
+        self.finished = []
+        for member in [member for member in self.members if not member.points]:
+            self._retire(member, None)
+        if not self.members:
+            return self.finished
+        steps = min(member.points[0] - member.trainer.step for member in self.members)
+        while steps and self.members:
+            count = min(steps, WINDOW)
+            self._block(count)
+            steps -= count
+        for member in list(self.members):
+            if member.points[0] == member.trainer.step:
+                self._evaluate(member)
+        return self.finished
+
+    def _block(self, count: int) -> None:
+        started = time.perf_counter()
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        feeds = {id(member.feed): member.feed for member in self.members}
+        for feed in feeds.values():
+            step = next(m.trainer.step for m in self.members if m.feed is feed)
+            feed.draw(step + count)
+            drawn = feed.lane.mark()
+            for member in self.members:
+                if member.feed is feed:
+                    member.trainer.lane.after(drawn)
+        for offset in range(count):
+            for member in self.members:
+                member.trainer.advance()
+            if offset == 0:
+                # The next block's batches, while this one trains: their slots are those of the block before.
+                for feed in feeds.values():
+                    step = next(m.trainer.step for m in self.members if m.feed is feed) - 1
+                    feed.draw(min(step + count + WINDOW, step + feed.slots, feed.train.steps))
+        sharing = len(self.members)
+        failed = [(member, self._collect(member)) for member in self.members]
+        share = (time.perf_counter() - started) / sharing
+        for member, error in failed:
+            member.runner.train_seconds += share
+            member.runner.seconds += share
+            if error is None:
+                member.runner.tell(member.trainer.step)
+            else:
+                self._retire(member, error)
+
+    def _collect(self, member: Member) -> Exception | None:
+        try:
+            member.trainer.collect()
+        except FAILURES as error:
+            return error
+        return None
+
+    def _evaluate(self, member: Member) -> None:
+        started = time.perf_counter()
+        runner, trainer = member.runner, member.trainer
+        try:
+            member.feed.check()
+            runner.evaluate(member.model, trainer, trainer.progress())
+        except FAILURES as error:
+            self._retire(member, error)
+            return
+        finally:
+            member.model.train()
+            runner.seconds += time.perf_counter() - started
+        runner.keep(trainer)
+        member.points.pop(0)
+        if not member.points:
+            self._retire(member, None)
+
+    def _retire(self, member: Member, error: Exception | None) -> None:
+        """A member leaves with its graph, then is tested and written down."""
+        self.members.remove(member)
+        self._leave(member.feed)
+        member.trainer.close()
+        self.finished.append((member.job, member.runner.conclude(member.model, error)))

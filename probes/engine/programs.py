@@ -1,0 +1,99 @@
+"""What is decided once for all trials of one program: which kernels agree with their definitions here, and whether
+the step is compiled.
+
+A program is an architecture at a batch shape and precision. Its canary runs the model once on a batch of the task and
+judges every kernel at the shapes seen (`architectures.kernels.canary`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from architectures.kernels import canary
+from probes.config import Trial
+from probes.controls import make_control
+from probes.engine.step import Loss, supervised_loss
+from probes.files import whole_file
+from probes.results import write_json
+from probes.splits import split_generator
+from probes.trial import Runner
+
+Compile = Literal["auto", "on", "off"]
+
+PAYS = 60_000
+"""Training steps of one program from which compiling it pays. Compiling takes 30 to 60 s without a cache and saves
+about a millisecond a step of a trial at the larger shapes, a tenth at the small ones; see docs/gpu.md."""
+
+
+def program(trial: Trial, precision: str) -> str:
+    """A key for trials that run the same operations at the same shapes."""
+    recipe = (trial.train.batch_size, trial.train.supervision, trial.train.control)
+    return json.dumps([trial.task, trial.architecture, recipe, precision], sort_keys=True)
+
+
+class Programs:
+    """The decisions so far on one device. `steps`: training steps to come, by program."""
+
+    def __init__(self, device: torch.device, folder: Path, compiling: Compile = "auto") -> None:
+        self.device, self.folder, self.compiling = device, folder, compiling
+        self.steps: dict[str, int] = {}
+        self.verdicts: dict[str, list[canary.Verdict]] = {}
+        self._compiled: Loss | None = None
+
+    def expect(self, trial: Trial, precision: str) -> None:
+        """Counts a trial to come."""
+        key = program(trial, precision)
+        self.steps[key] = self.steps.get(key, 0) + trial.train.steps
+
+    def check(self, runner: Runner, model: nn.Module) -> list[canary.Verdict]:
+        """The canary of the trial's program, once; its verdicts are kept in `canary-DEVICE.json`."""
+        key = program(runner.trial, runner.runtime.precision)
+        if key in self.verdicts:
+            return self.verdicts[key]
+        trial = runner.trial
+        generator = split_generator(trial.seeds.data_seed, "train", "canary", self.device)
+        batch = runner.task.sample(generator, trial.train.batch_size)
+        control = make_control(trial.train.control, batch, runner.task, generator, model)
+        kind = self.device.type
+        with (
+            canary.record() as calls,
+            torch.no_grad(),
+            torch.autocast(kind, dtype=runner.autocast, enabled=runner.autocast is not None),
+        ):
+            model(batch.tokens, positions=batch.scored, control=control)
+        self.verdicts[key] = canary.approve(calls.values())
+        self._write()
+        return self.verdicts[key]
+
+    def _write(self) -> None:
+        seen: dict[str, dict[str, Any]] = {}
+        for verdicts in self.verdicts.values():
+            seen.update({verdict.line(): verdict.as_dict() for verdict in verdicts})
+        name = str(self.device).replace(":", "")
+        with whole_file(self.folder / f"canary-{name}.json") as temporary:
+            write_json(temporary, {"device": _device_name(self.device), "verdicts": list(seen.values())})
+
+    def loss(self, runner: Runner) -> Loss:
+        """The loss function of a trial's step, compiled where that pays."""
+        if self.device.type != "cuda" or self.compiling == "off":
+            return supervised_loss
+        if self.compiling == "auto" and self.steps.get(program(runner.trial, runner.runtime.precision), 0) < PAYS:
+            return supervised_loss
+        return self.compiled()
+
+    def compiled(self) -> Loss:
+        """`supervised_loss` under torch.compile, for static shapes; one program's trials share the code."""
+        if self._compiled is None:
+            torch._dynamo.config.recompile_limit = 512
+            torch._dynamo.config.accumulated_recompile_limit = 4096
+            self._compiled = torch.compile(supervised_loss, dynamic=False)
+        return self._compiled
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,0 +1,190 @@
+"""One trial's training step as device operations alone: nothing in it waits for the host or depends on its numbers.
+
+The same step as `probes.training.Trainer`: batch, forward, mean cross-entropy at the supervised positions, backward,
+clipping, fused AdamW. What the host does there lives on the device here: the step's number, a table of the schedule's
+learning rates, and the losses, copied out when asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from architectures import parameter_groups
+from probes.config import Training
+from probes.controls import make_control
+from probes.engine.feed import Feed
+from probes.engine.lane import WARM_UP, Lane
+from probes.splits import split_generator
+from probes.task import IGNORED, Task
+from probes.training import Diverged, Progress, learning_rate
+
+Loss = Callable[..., tuple[Tensor, dict[str, Any]]]
+
+
+def supervised_loss(
+    model: nn.Module,
+    tokens: Tensor,
+    index: Tensor,
+    target: Tensor,
+    control: dict[str, Tensor] | None,
+    autocast: torch.dtype | None,
+) -> tuple[Tensor, dict[str, Any]]:
+    """Mean cross-entropy over the supervised positions, nats, and what the model reports of itself."""
+    with torch.autocast(tokens.device.type, dtype=autocast, enabled=autocast is not None):
+        output = model(tokens, positions=index, control=control)
+    loss = functional.cross_entropy(output.logits.float(), target, ignore_index=IGNORED)
+    return loss, output.extras.get("metrics", {})
+
+
+class StepTrainer:
+    """The state of one training run on a device, with the interface of `Trainer` for checkpoints.
+
+    `restore` first if there is a checkpoint, then `prepare`, then `lane.run()` once a step and `collect` every
+    `window` steps or sooner.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        train: Training,
+        *,
+        data_seed: int,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
+        loss: Loss = supervised_loss,
+        window: int = 32,
+        capture: bool = True,
+    ) -> None:
+        self.model, self.task, self.train, self.device, self.autocast = model, task, train, device, autocast
+        self.data_seed, self.window, self.loss_function = data_seed, window, loss
+        self.control_generator = split_generator(data_seed, "train", "control", device)
+        cuda = device.type == "cuda"
+        groups = parameter_groups(model, train.weight_decay)
+        scales = sorted({float(group.get("lr_scale", 1.0)) for group in groups})
+        self.rates = {scale: torch.zeros((), device=device) for scale in scales}
+        for group in groups:
+            group["lr"] = self.rates[float(group.get("lr_scale", 1.0))]
+        self.optimizer = torch.optim.AdamW(
+            groups, lr=self.rates[scales[0]], betas=(train.beta1, train.beta2), fused=True, capturable=cuda
+        )
+        schedule = [learning_rate(step, train) for step in range(train.steps + WARM_UP + 1)]
+        self.tables = {scale: torch.tensor([lr * scale for lr in schedule], device=device) for scale in scales}
+        self.parameters = [p for group in groups for p in group["params"]]
+        self.clock = torch.zeros(1, dtype=torch.int64, device=device)
+        self.losses = torch.zeros(window, device=device)
+        self.reported: dict[str, Any] = {}
+        self.metrics: dict[str, float] = {}
+        self.step = 0
+        self.collected = 0
+        self.total, self.since = 0.0, 0
+        self.feed: Feed | None = None
+        self.stream_state: dict[str, Tensor] | None = None
+        generators = [self.control_generator] if train.control else []
+        self.lane = Lane(self.work, device, generators=generators, capture=capture)
+
+    def work(self) -> None:
+        """The step."""
+        assert self.feed is not None
+        given = self.feed.read(self.clock)
+        for scale, rate in self.rates.items():
+            torch.index_select(self.tables[scale], 0, self.clock, out=rate.view(1))
+        self.optimizer.zero_grad(set_to_none=True)
+        control = None
+        if given.batch is not None:
+            control = make_control(self.train.control, given.batch, self.task, self.control_generator, self.model)
+        loss, reported = self.loss_function(self.model, given.tokens, given.at, given.target, control, self.autocast)
+        self.reported = {k: v.detach() if isinstance(v, Tensor) else v for k, v in reported.items()}
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters, self.train.clip)
+        self.optimizer.step()
+        self.losses.index_copy_(0, self.clock % self.window, loss.detach().view(1))
+        self.clock.add_(1)
+
+    def prepare(self, feed: Feed) -> None:
+        """Sets the source of batches, and captures the step where the device can."""
+        self.feed = feed
+        self.model.train()
+        self.clock.fill_(self.step)
+        self.collected = self.step
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.lane.capture(self._save)
+
+    def _save(self) -> Callable[[], None]:
+        parameters = [p.detach().clone() for p in self.parameters]
+        buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
+        before = {p: {k: v.clone() for k, v in self.optimizer.state[p].items()} for p in self.optimizer.state}
+
+        def restore() -> None:
+            with torch.no_grad():
+                for parameter, value in zip(self.parameters, parameters, strict=True):
+                    parameter.copy_(value)
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+                for parameter, state in self.optimizer.state.items():
+                    for name, value in state.items():
+                        known = before.get(parameter)
+                        value.copy_(known[name]) if known else value.zero_()
+            self.clock.fill_(self.step)
+
+        return restore
+
+    def close(self) -> None:
+        """Lets the graph and its memory go. The model stays."""
+        self.lane.graph = None
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
+        self.reported = {}
+
+    def advance(self) -> None:
+        """Launches one step."""
+        self.lane.run()
+        self.step += 1
+
+    def collect(self) -> None:
+        """Waits for the steps launched and takes over their losses. Raises `Diverged` at the first not finite."""
+        self.lane.wait()
+        values = self.losses.cpu().tolist()
+        for step in range(self.collected, self.step):
+            loss = values[step % self.window]
+            if not math.isfinite(loss):
+                raise Diverged(step, loss)
+            self.total += loss
+            self.since += 1
+        self.collected = self.step
+
+    def progress(self) -> Progress:
+        """The mean loss since the last call; takes over what the model reported of itself at the last step."""
+        mean = self.total / max(1, self.since)
+        self.total, self.since = 0.0, 0
+        self.metrics = {name: float(value) for name, value in self.reported.items()}
+        return Progress(self.step, mean)
+
+    def state(self) -> dict[str, Any]:
+        """As `Trainer.state`."""
+        assert self.feed is not None
+        return {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "stream": self.feed.state(self.step),
+            "control": self.control_generator.get_state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from where `state` was taken, before `prepare`."""
+        self.step = state["step"]
+        self.model.load_state_dict(state["model"])
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"], group["capturable"] = rate, self.device.type == "cuda"
+        self.stream_state = state["stream"]
+        self.control_generator.set_state(state["control"].cpu())

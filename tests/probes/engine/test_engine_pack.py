@@ -1,0 +1,205 @@
+"""The engine's pack on a CPU, where nothing is captured: the plain trainer's numbers, and nobody disturbed."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from architectures import resolve
+from probes.config import Evaluation, Seeds, Training
+from probes.engine.feed import Feed, Overflow, compact, room
+from probes.engine.fill import Room
+from probes.engine.jobs import Engine, arranged
+from probes.executor import Job
+from probes.splits import TrainingStream
+from probes.task import IGNORED
+from probes.tasks import create
+from probes.training import training_targets
+from probes.trial import Labels, Runner, Runtime, make_trial
+
+CPU = torch.device("cpu")
+TASK = {"regimes": 2, "vocab": 4, "overlap": 1.0, "switch_rate": 0.1, "length": 12, "burn_in": 2, "windows": [1]}
+
+
+def task(**changes):
+    return create("two_timescale", {**TASK, **changes})
+
+
+def job(layers="attention", *, seed=0, lr=1e-2, steps=40, d_model=8, **train):
+    made = task()
+    spec = resolve({"layers": layers, "d_model": d_model, "d_ff": 8, "vocab_size": made.vocab_size})
+    settings = Training(**{"steps": steps, "batch_size": 4, "warmup": 3, "lr": lr, "evaluations": 2, **train})
+    evaluate = Evaluation(validation_sequences=8, test_sequences=8, readout_positions=0)
+    trial = make_trial("two_timescale", made, spec, settings, evaluate, Seeds(data_seed=seed, model_seed=seed))
+    return Job(trial, Labels("two_timescale", layers))
+
+
+def run(jobs, out, **settings):
+    rows = {}
+
+    def then(done, row):
+        rows[done.trial.identity()] = row
+        return []
+
+    engine = Engine(out, Runtime(), **settings)
+    engine.add(jobs)
+    engine.run(then)
+    return rows
+
+
+def curves(out, row):
+    with np.load(out / "trials" / row["folder"] / "curves.npz") as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_pack_trains_as_the_trainer_does(tmp_path):
+    jobs = [job("attention"), job("gdn", lr=3e-3), job("mamba2", seed=1), job("attention", steps=25, examples=10)]
+    rows = run(jobs, tmp_path / "pack")
+    for each in jobs:
+        alone = Runner(each.trial, each.labels, Runtime(), tmp_path / "alone", None).run()
+        row = rows[each.trial.identity()]
+        assert (row["status"], row["env.engine"], alone["env.engine"]) == ("ok", "steps", "eager")
+        assert row["test_digest"] == alone["test_digest"]
+        packed, single = curves(tmp_path / "pack", row), curves(tmp_path / "alone", alone)
+        np.testing.assert_array_equal(packed["train_step"], single["train_step"])
+        np.testing.assert_allclose(packed["train_loss"], single["train_loss"], rtol=1e-5)
+        np.testing.assert_allclose(packed["validation_excess"], single["validation_excess"], rtol=1e-3, atol=1e-5)
+
+
+def test_members_with_one_task_and_seed_share_a_feed(tmp_path):
+    engine = Engine(tmp_path, Runtime())
+    engine.add([job(), job(lr=1e-3), job(seed=1), job("gdn"), job(examples=10)])
+    while engine.waiting:
+        engine._admit(engine.waiting.popleft())
+    feeds = {id(member.feed): member.feed for member in engine.pack.members}
+    assert sorted(feed.readers for feed in feeds.values()) == [1, 1, 3]
+
+
+def test_a_trial_that_turns_non_finite_leaves_the_others_alone(tmp_path):
+    alone = run([job()], tmp_path / "alone")
+    calm, wild = job(), job(lr=1e30, warmup=0, clip=1e30)
+    rows = run([calm, wild], tmp_path / "pack")
+    lost = rows[wild.trial.identity()]
+    assert lost["status"] == "diverged"
+    assert "step" in lost["error"]
+    assert rows[calm.trial.identity()]["excess"] == alone[calm.trial.identity()]["excess"]
+
+
+def test_the_step_of_divergence_is_the_trainers(tmp_path):
+    wild = job(lr=1e30, warmup=0, clip=1e30)
+    packed = run([wild], tmp_path / "pack")[wild.trial.identity()]
+    eager = Runner(wild.trial, wild.labels, Runtime(), tmp_path / "eager", None).run()
+    assert packed["error"] == eager["error"]
+
+
+def test_a_stopped_pack_goes_on_from_its_checkpoints(tmp_path):
+    jobs = [job(), job("gdn", lr=3e-3), job(examples=10, lr=3e-3)]
+    whole = run(jobs, tmp_path / "whole")
+    engine = Engine(tmp_path / "cut", Runtime())
+    engine.add(jobs)
+    assert engine.turn() == []  # up to the first evaluation
+    del engine
+    rows = run(jobs, tmp_path / "cut")
+    for identity, row in whole.items():
+        assert rows[identity]["excess"] == row["excess"]
+        before, after = curves(tmp_path / "whole", row), curves(tmp_path / "cut", rows[identity])
+        np.testing.assert_array_equal(before["train_loss"], after["train_loss"])
+
+
+def test_the_trainer_goes_on_from_an_engines_checkpoint(tmp_path):
+    each = job()
+    whole = Runner(each.trial, each.labels, Runtime(), tmp_path / "eager", None).run()
+    engine = Engine(tmp_path / "cut", Runtime())
+    engine.add([each])
+    engine.turn()
+    row = Runner(each.trial, each.labels, Runtime(), tmp_path / "cut", None).run()
+    assert row["excess"] == pytest.approx(whole["excess"], rel=1e-3)
+
+
+def test_a_feed_draws_the_batches_of_the_stream():
+    made, train = task(), Training(steps=10, batch_size=4)
+    feed = Feed(made, train, 3, device=CPU, slots=4, whole=True)
+    stream = TrainingStream(made, 3, 4)
+    for step in range(10):
+        feed.draw(step + 1)
+        batch = stream.next()
+        given = feed.read(torch.tensor([step]))
+        targets = training_targets(batch, "scored")
+        assert torch.equal(given.tokens, batch.tokens)
+        assert torch.equal(given.target, targets[targets != IGNORED])
+        assert torch.equal(given.at, (targets != IGNORED).flatten().nonzero()[:, 0])
+        assert torch.equal(given.batch.latents["regimes"], batch.latents["regimes"])
+        assert torch.equal(feed.state(step + 1)["generator"], stream.state()["generator"])
+    feed.check()
+
+
+def test_positions_are_compacted_in_order_and_padded():
+    targets = torch.tensor([[IGNORED, 5, IGNORED], [7, IGNORED, 2]])
+    index, target, count = compact(targets, 4)
+    assert index.tolist() == [1, 3, 5, 0]
+    assert target.tolist() == [5, 7, 2, IGNORED]
+    assert int(count) == 3
+    index, target, count = compact(targets, 2)
+    assert (index.tolist(), target.tolist(), int(count)) == ([1, 3], [5, 7], 3)
+
+
+def test_a_batch_that_does_not_fit_is_noticed():
+    made, train = task(), Training(steps=10, batch_size=4)
+    feed = Feed(made, train, 0, device=CPU, slots=4)
+    assert feed.size == room(made, train) == 4 * 10
+    feed.size = 39
+    feed.ring = feed.ring[:, :-2].contiguous()
+    feed.draw(1)
+    with pytest.raises(Overflow, match="40 supervised positions"):
+        feed.check()
+
+
+@pytest.mark.parametrize(
+    ("free", "memories", "limit", "fits"),
+    [
+        (100, [], 4, True),
+        (0, [], 4, True),
+        (60, [30, 36], 4, True),
+        (59, [30, 36], 4, False),
+        (100, [1, 1, 1, 1], 4, False),
+    ],
+)
+def test_a_pack_is_filled_by_measured_memory(free, memories, limit, fits):
+    assert Room(lambda: (free, 100), limit).has(memories) is fits
+
+
+def test_the_limit_of_a_pack_does_not_change_its_results(tmp_path):
+    jobs = [job(lr=lr) for lr in (1e-2, 3e-3, 1e-3)]
+    together = run(jobs, tmp_path / "together")
+    narrow = run(jobs, tmp_path / "narrow", limit=1)
+    assert {i: row["excess"] for i, row in together.items()} == {i: row["excess"] for i, row in narrow.items()}
+
+
+def test_jobs_that_read_one_stream_come_together():
+    jobs = [job(seed=0), job(seed=1), job(seed=0, lr=1e-3), job(seed=1, lr=1e-3)]
+    assert [each.trial.seeds.data_seed for each in arranged(jobs)] == [0, 0, 1, 1]
+
+
+def test_the_canary_of_a_sweep_is_recorded(tmp_path):
+    run([job("gdn, attention", steps=2)], tmp_path)
+    text = (tmp_path / "canary-cpu.json").read_text()
+    assert "gated_delta" in text
+    assert "chunked" in text
+
+
+def test_events_tell_of_progress(tmp_path):
+    heard = []
+    engine = Engine(tmp_path, Runtime(), heard.append)
+    engine.add([job(steps=40)])
+    engine.run()
+    assert [event.step for event in heard] == [20, 40]
+    assert math.isfinite(heard[-1].excess)
