@@ -11,8 +11,9 @@ import pandas as pd
 
 from probes import environment
 from probes.catalogue import load_catalogue
-from probes.config import Evaluation, Seeds, Training
+from probes.config import Evaluation, Seeds, Training, Trial
 from probes.controls import with_defaults
+from probes.executor import Job
 from probes.results import read_row, read_table
 from probes.settings import SECTIONS, merged
 from probes.sweep import SweepError, locked
@@ -76,8 +77,19 @@ def run(
                     f"{done.name} was recorded under another environment ({found}); choose another --out, or --mix"
                 )
         else:
-            Runner(trial, labels, runtime, folder, listener).run()
+            _run(trial, labels, runtime, folder, listener)
     return read(done)
+
+
+def _run(trial: Trial, labels: Labels, runtime: Runtime, folder: Path, listener: Listener | None) -> None:
+    if runtime.device == "cpu":
+        Runner(trial, labels, runtime, folder, listener).run()
+        return
+    import torch
+
+    from probes.engine import jobs as engine
+
+    engine.run_jobs([Job(trial, labels)], folder, runtime, threads=torch.get_num_threads(), listener=listener)
 
 
 def load(folder: Path | str) -> Result | Sweep:

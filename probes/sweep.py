@@ -11,7 +11,7 @@ import fcntl
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +27,9 @@ from probes.executor import Job, run_jobs
 from probes.results import frame, read_row, write_table
 from probes.settings import merged, nest
 from probes.trial import Labels, Listener, Runtime, folder_name, make_trial
+
+GPU_THREADS = 4
+"""CPU threads of a process that has a GPU."""
 
 
 class SweepError(ValueError):
@@ -126,8 +129,12 @@ def run(
     sets: Mapping[str, Mapping[str, Any]] | None = None,
     mix: bool = False,
     listener: Listener | None = None,
+    devices: Sequence[str] | None = None,
 ) -> pd.DataFrame:
     """Runs a suite into `out/NAME` and returns its table, one row a trial (schema in `probes.results`).
+
+    On a CUDA device the engine (`probes.engine`) trains packs of trials at once; `devices` (`cuda:0`, `cuda:1`, ...)
+    spreads them over several, one process each, and takes the place of `device`.
 
     Raises `SweepError` where the folder is in use, or holds trials of another environment and `mix` is not set.
     """
@@ -135,18 +142,26 @@ def run(
     if isinstance(suite, str):
         name, suite = name or suite, catalogue.suite(suite)
     groups = expand(suite, catalogue, sets)
+    devices = list(devices or [device])
+    device = devices[0]
     folder = Path(out) / (name or "suite")
     runtime = Runtime(device, precision or ("bf16" if device.startswith("cuda") else "float32"), kernels)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        rows = _run_groups(groups, folder, runtime, workers, mix, listener)
+        rows = _run_groups(groups, folder, runtime, devices, workers, mix, listener)
         table = _table(groups, rows)
         write_table(table, folder / "results.parquet")
     return table
 
 
 def _run_groups(
-    groups: list[Group], folder: Path, runtime: Runtime, workers: int | None, mix: bool, listener: Listener | None
+    groups: list[Group],
+    folder: Path,
+    runtime: Runtime,
+    devices: list[str],
+    workers: int | None,
+    mix: bool,
+    listener: Listener | None,
 ) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     jobs = {job.trial.identity(): job for group in groups for job in [*group.search, *group.rest]}
@@ -181,17 +196,22 @@ def _run_groups(
 
     workers, threads = _share(workers, len(jobs), runtime)
     _refuse_other_environments(rows, runtime, threads, mix)
-    run_jobs(list(first()), folder, runtime, workers=workers, threads=threads, listener=listener, then=then)
+    if runtime.device == "cpu":
+        run_jobs(list(first()), folder, runtime, workers=workers, threads=threads, listener=listener, then=then)
+    else:
+        from probes.engine import devices as engine
+
+        engine.run_jobs(list(first()), folder, runtime, devices, threads=threads, listener=listener, then=then)
     return rows
 
 
 def _share(workers: int | None, jobs: int, runtime: Runtime) -> tuple[int, int]:
-    """Processes, and threads of each. On a CPU every core has a process; on a GPU the engine has them all."""
+    """Processes, and threads of each. On a CPU every core has a process; a GPU's process has as many on any host."""
     import os
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if runtime.device != "cpu":
-        return 1, cores
+        return 1, min(cores, GPU_THREADS)
     workers = max(1, cores if workers is None else workers)
     return min(workers, max(1, jobs)), max(1, cores // workers)
 

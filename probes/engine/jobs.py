@@ -18,7 +18,9 @@ from probes.config import Trial
 from probes.engine.fill import LIMIT, Room, device_room
 from probes.engine.pack import Finished, Pack
 from probes.engine.programs import Compile, Programs
+from probes.engine.step import supervised_loss
 from probes.executor import Job, Then
+from probes.tasks import create
 from probes.trial import FAILURES, Listener, Runner, Runtime
 
 LAUNCH = 1e-4
@@ -27,8 +29,9 @@ expected times are used."""
 RATE = 5e13
 
 
-def expected_seconds(trial: Trial, length: int) -> float:
+def expected_seconds(trial: Trial) -> float:
     """A rough time of a trial in a full pack, by which jobs are dealt out."""
+    length = create(trial.task["kind"], trial.task["settings"]).length
     try:
         flops = accounting.forward_flops(trial.architecture, length)
     except SpecError:
@@ -120,7 +123,8 @@ class Engine:
         try:
             model = runner.build()
             self.programs.check(runner, model)
-            member = self.pack.admit(job, runner, model, self.programs.loss(runner))
+            loss = self.programs.loss(runner)
+            member = self.pack.admit(job, runner, model, loss)
         except torch.OutOfMemoryError as error:
             del model
             torch.cuda.empty_cache()
@@ -134,6 +138,8 @@ class Engine:
                 return [(job, runner.conclude(model, error))]
             self.alone.append((job, f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"))
             return []
+        if loss is not supervised_loss:
+            runner.engine += ", compiled"
         lane = member.trainer.lane
         self.log.append(
             {
@@ -152,11 +158,17 @@ def run_jobs(
     out: Path,
     runtime: Runtime,
     *,
+    threads: int,
     listener: Listener | None = None,
     then: Then | None = None,
     compiling: Compile = "auto",
 ) -> None:
-    """Runs `jobs`, and those that `then` adds, on the runtime's one device."""
-    engine = Engine(out, runtime, listener, compiling=compiling)
-    engine.add(jobs)
-    engine.run(then)
+    """Runs `jobs`, and those that `then` adds, on the runtime's one device, with `threads` CPU threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        engine = Engine(out, runtime, listener, compiling=compiling)
+        engine.add(jobs)
+        engine.run(then)
+    finally:
+        torch.set_num_threads(before)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,22 +137,7 @@ class Pack:
         started = time.perf_counter()
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-        feeds = {id(member.feed): member.feed for member in self.members}
-        for feed in feeds.values():
-            step = next(m.trainer.step for m in self.members if m.feed is feed)
-            feed.draw(step + count)
-            drawn = feed.lane.mark()
-            for member in self.members:
-                if member.feed is feed:
-                    member.trainer.lane.after(drawn)
-        for offset in range(count):
-            for member in self.members:
-                member.trainer.advance()
-            if offset == 0:
-                # The next block's batches, while this one trains: their slots are those of the block before.
-                for feed in feeds.values():
-                    step = next(m.trainer.step for m in self.members if m.feed is feed) - 1
-                    feed.draw(min(step + count + WINDOW, step + feed.slots, feed.train.steps))
+        launch([(member.trainer, member.feed) for member in self.members], count)
         sharing = len(self.members)
         failed = [(member, self._collect(member)) for member in self.members]
         share = (time.perf_counter() - started) / sharing
@@ -193,3 +179,28 @@ class Pack:
         self._leave(member.feed)
         member.trainer.close()
         self.finished.append((member.job, member.runner.conclude(member.model, error)))
+
+
+def launch(members: Sequence[tuple[StepTrainer, Feed]], count: int) -> None:
+    """Launches `count` steps of every member, at most `WINDOW`, without waiting for them.
+
+    Members of one feed are at the same step, and all steps launched before are done.
+    """
+    readers: dict[int, tuple[Feed, list[StepTrainer]]] = {}
+    for trainer, feed in members:
+        readers.setdefault(id(feed), (feed, []))[1].append(trainer)
+    ends = []
+    for feed, trainers in readers.values():
+        start = trainers[0].step
+        feed.draw(start + count)
+        drawn = feed.lane.mark()
+        for trainer in trainers:
+            trainer.lane.after(drawn)
+        ends.append((feed, min(start + count + WINDOW, start + feed.slots, feed.train.steps)))
+    for offset in range(count):
+        for trainer, _ in members:
+            trainer.advance()
+        if offset == 0:
+            # The next block's batches, while this one trains: their slots are those of the block before.
+            for feed, end in ends:
+                feed.draw(end)

@@ -53,21 +53,23 @@ class Programs:
     def check(self, runner: Runner, model: nn.Module) -> list[canary.Verdict]:
         """The canary of the trial's program, once; its verdicts are kept in `canary-DEVICE.json`."""
         key = program(runner.trial, runner.runtime.precision)
-        if key in self.verdicts:
-            return self.verdicts[key]
-        trial = runner.trial
+        trial, kind = runner.trial, self.device.type
         generator = split_generator(trial.seeds.data_seed, "train", "canary", self.device)
         batch = runner.task.sample(generator, trial.train.batch_size)
         control = make_control(trial.train.control, batch, runner.task, generator, model)
-        kind = self.device.type
-        with (
-            canary.record() as calls,
-            torch.no_grad(),
-            torch.autocast(kind, dtype=runner.autocast, enabled=runner.autocast is not None),
-        ):
-            model(batch.tokens, positions=batch.scored, control=control)
-        self.verdicts[key] = canary.approve(calls.values())
-        self._write()
+        controls = {} if control is None else {"control": control}
+
+        def once() -> None:
+            with torch.no_grad(), torch.autocast(kind, dtype=runner.autocast, enabled=runner.autocast is not None):
+                model(batch.tokens, positions=batch.scored, **controls)
+
+        if key not in self.verdicts:
+            with canary.record() as calls:
+                once()
+            self.verdicts[key] = canary.approve(calls.values())
+            self._write()
+        # So that every model of a program is compiled in the same state, its kernels chosen and noted.
+        once()
         return self.verdicts[key]
 
     def _write(self) -> None:

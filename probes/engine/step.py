@@ -37,7 +37,10 @@ def supervised_loss(
 ) -> tuple[Tensor, dict[str, Any]]:
     """Mean cross-entropy over the supervised positions, nats, and what the model reports of itself."""
     with torch.autocast(tokens.device.type, dtype=autocast, enabled=autocast is not None):
-        output = model(tokens, positions=index, control=control)
+        if control is None:
+            output = model(tokens, positions=index)
+        else:
+            output = model(tokens, positions=index, control=control)
     loss = functional.cross_entropy(output.logits.float(), target, ignore_index=IGNORED)
     return loss, output.extras.get("metrics", {})
 
