@@ -119,13 +119,20 @@ def run(
     kernels: Kernels = "auto",
     out: Out = Path("runs"),
     mix: Mix = False,
+    distil: Annotated[
+        bool, typer.Option("--distil", help="Then replace an AMOR model's entropy gate by routers.")
+    ] = False,
     config: Config = None,
 ) -> None:
     """Train one architecture on one task and score it."""
     from probes.cli_run import run_trial, runtime_options
 
     runtime = runtime_options(device, precision, kernels)
-    run_trial(task, architecture, set_, seed=seed, out=out, config=config, mix=mix, runtime=runtime)
+    result = run_trial(task, architecture, set_, seed=seed, out=out, config=config, mix=mix, runtime=runtime)
+    if distil:
+        from probes.cli_gate import distil_and_print
+
+        distil_and_print(result, out, device)
 
 
 @app.command()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import typer
 
 from probes.catalogue import CatalogueError, load_catalogue, parse_sets
 from probes.cli_common import check_device, console, number, show_table, table
+from probes.cli_gate import print_gates
 from probes.cli_progress import Bar
 from probes.config import Training
 from probes.messages import nearest
+
+if TYPE_CHECKING:
+    from probes.trial import Result
 
 
 def runtime_options(device: str, precision: str | None, kernels: str) -> dict[str, Any]:
@@ -36,8 +40,8 @@ def run_trial(
     config: Path | None,
     mix: bool,
     runtime: Mapping[str, Any],
-) -> None:
-    """Runs one trial and prints its scores. Exits with 1 where it failed."""
+) -> Result:
+    """Runs one trial, prints its scores and returns it. Exits with 1 where it failed."""
     from probes.api import run
 
     given = parse_sets(sets)
@@ -50,6 +54,7 @@ def run_trial(
     print_readouts(result.row)
     console.print(str(result.folder), soft_wrap=True)
     _exit_on_failure(rows)
+    return result
 
 
 def run_sweep(
@@ -114,6 +119,7 @@ def print_rows(rows: pd.DataFrame) -> None:
         if notes:
             console.print(*notes, sep="\n", end="\n\n")
         _print_references(shown)
+        print_gates(shown)
 
 
 def _line(row: pd.Series) -> list[str]:
