@@ -36,16 +36,23 @@ def show(name: str, sets: list[str], *, sequences: int, seed: int, config: Path 
         )
     columns = ["reference", "nats per token", "nats over bayes", "accuracy"]
     show_table(table(columns, rows, right=columns[1:]), _title(sequences, seed))
+    if hasattr(task, "hmm"):
+        from filters.diagnostics import diagnose
+
+        found = diagnose(task.hmm, _width(task), sequences=min(sequences, 64), seed=seed)
+        shown = table(["diagnostic", "value"], [[key, _value(value)] for key, value in found.items()])
+        show_table(shown, f"{name}: whether it tells a window from a carried state")
 
 
 def show_sweep(name: str, axis: str, sets: list[str], *, sequences: int, seed: int, config: Path | None) -> None:
     """Prints one row a value of a dial: Bayes in nats per token, and the excess of each reference."""
     key, values = read_axis(axis)
     catalogue, given = load_catalogue(config), _task_dials(sets)
-    found = []
+    found, tasks = [], []
     for value in values:
         dials = nest({**{f"task.{dial}": setting for dial, setting in given.items()}, key: value}, "--sweep ")["task"]
-        found.append(score(catalogue.make_task(name, dials), sequences, seed))
+        tasks.append(catalogue.make_task(name, dials))
+        found.append(score(tasks[-1], sequences, seed))
     rows = [["bayes, nats per token", *(number(_nats(scores["bayes"]).mean) for scores in found)]]
     rows[0].append(number(max(_nats(scores["bayes"]).se for scores in found)))
     for reference in dict.fromkeys(reference for scores in found for reference in scores if reference != "bayes"):
@@ -53,6 +60,7 @@ def show_sweep(name: str, axis: str, sets: list[str], *, sequences: int, seed: i
         label = _label(reference, next(scores[reference] for scores in found if reference in scores))
         means = [number(None if one is None else one.mean) for one in excess]
         rows.append([label, *means, number(max(one.se for one in excess if one is not None))])
+    rows.extend(_timescales(tasks, seed))
     columns = [key, *map(_value, values), "largest s.e."]
     show_table(table(columns, rows, right=columns[1:]), f"{name}: nats over bayes; {_title(sequences, seed)}")
 
@@ -113,6 +121,36 @@ def read_axis(text: str) -> tuple[str, list[Any]]:
     if isinstance(start, int) and isinstance(stop, int) and np.array_equal(numbers, np.round(numbers)):
         return key, [int(value) for value in numbers]
     return key, [float(f"{value:.12g}") for value in numbers]
+
+
+def _timescales(tasks: list[Task], seed: int) -> list[list[str]]:
+    """Rows of a sweep over a two-timescale task: discrimination, identification and dwelling times, the verdict."""
+    if not all(hasattr(task, "hmm") for task in tasks):
+        return []
+    from filters import diagnostics
+
+    hmms: list[Any] = [vars(task)["hmm"] for task in tasks]
+    measured = [diagnostics.measured_identification_time(hmm, seed=seed) for hmm in hmms]
+    told = [
+        diagnostics.separation(hmm, _width(task), identified=time, seed=seed)
+        for hmm, task, time in zip(hmms, tasks, measured)
+    ]
+    rates = [diagnostics.switch_rate(hmm) for hmm in hmms]
+    rows = {
+        "discrimination, nats per token": [number(diagnostics.mean_discrimination(hmm)) for hmm in hmms],
+        "identification time from information": [number(diagnostics.identification_time(hmm)) for hmm in hmms],
+        "identification time measured": [number(time.mean) for time in measured],
+        "dwelling time 1/eps": [number(1 / rate if rate else float("inf")) for rate in rates],
+        "tells a window from a carried state": [one.verdict.partition(":")[0] for one in told],
+    }
+    errors = {"identification time measured": number(max(time.standard_error for time in measured))}
+    return [[label, *values, errors.get(label, "")] for label, values in rows.items()]
+
+
+def _width(task: Task) -> int:
+    """The width of the window that a carried state is told from: the task's second, else its last, else 8."""
+    windows = vars(task).get("settings", {}).get("windows") or [8]
+    return int(windows[1] if len(windows) > 1 else windows[-1])
 
 
 def _task_dials(sets: list[str]) -> dict[str, Any]:
