@@ -178,3 +178,29 @@ def test_choice_of_backend(monkeypatch):
     monkeypatch.setitem(kernels.OPERATIONS, "ssd", {"fast": missing, **table})
     with pytest.raises(SpecError, match="needs the package 'no_such_package'"):
         kernels.choose("ssd", "fast", "cpu")
+
+
+def test_every_gpu_backend_has_the_definitions_arguments():
+    """Its function can be loaded without a GPU, and takes the arguments of the plain form by name and order."""
+    import inspect
+
+    found = 0
+    for operation, backends in kernels.OPERATIONS.items():
+        plain = list(inspect.signature(kernels.load(operation, "plain")).parameters)
+        for name, backend in backends.items():
+            taken = list(inspect.signature(kernels.load(operation, name)).parameters)
+            assert taken[: len(plain)] == plain, (operation, name)
+            found += backend.cuda
+    assert found == 6
+
+
+def test_half_precision_backends_are_not_taken_for_float32(monkeypatch):
+    monkeypatch.setattr(kernels, "_installed", lambda package: True)
+    kernels.approve("gated_delta", "fla")
+    try:
+        assert kernels.choose("gated_delta", "auto", "cuda", torch.bfloat16) == "fla"
+        assert kernels.choose("gated_delta", "auto", "cuda", torch.float32) == "chunked"
+        with pytest.raises(SpecError, match="runs in half precision"):
+            kernels.choose("gated_delta", "fla", "cuda", torch.float32)
+    finally:
+        kernels.withdraw("gated_delta", "fla")

@@ -188,9 +188,37 @@ def test_stack_overwrites_no_initialisation_of_a_source():
     rates = torch.cat([block.mixer.A_log.exp() for block in model.blocks])
     assert rates.max() > 10
     assert torch.equal(model.blocks[0].mixer.D, torch.ones_like(model.blocks[0].mixer.D))
+    for layers in ("kda", "rglru", "gla", "fused", "delta"):
+        _every_other_parameter_is_its_sources(layers)
     ema = build({"vocab_size": V, "layers": "ema", "init_std": 1e-9}).blocks[0].mixer
     assert ema.rate.min() == pytest.approx(torch.tensor(-1.0).exp().item())
     assert ema.rate.max() == pytest.approx(torch.tensor(-1 / 256).exp().item())
+
+
+SOURCES = {
+    "A_log": lambda p: ((p.exp() >= 1) & (p.exp() <= 16)).all(),
+    "dt_bias": lambda p: (p == 0).all() or ((p.exp().log1p() > 9.9e-4) & (p.exp().log1p() < 0.101)).all(),
+    "D": lambda p: (p == 1).all(),
+    "rate": lambda p: (
+        ((-16 * p.exp().log1p()).exp() > 0.81 - 1e-4).all() and ((-16 * p.exp().log1p()).exp() < 0.9981).all()
+    ),
+    "conv.weight": lambda p: 0.3 < p.abs().max() <= 0.5,
+    "conv.bias": lambda p: 0.3 < p.abs().max() <= 0.5,
+    "gate.weight": lambda p: p.std() > 0.1,
+    "gate.bias": lambda p: (p == 0).all(),
+    "norm.weight": lambda p: (p == 1).all(),
+}
+"""What each source starts with, by the end of the name; the rest is a linear map of the stack's."""
+
+
+def _every_other_parameter_is_its_sources(layers):
+    mixer = build({"vocab_size": V, "layers": layers, "init_std": 1e-9}).blocks[0].mixer
+    linear = {id(p) for m in mixer.modules() if isinstance(m, torch.nn.Linear) for p in m.parameters()}
+    own = [(name, p) for name, p in mixer.named_parameters() if id(p) not in linear]
+    assert own
+    for name, parameter in own:
+        rule = next(rule for end, rule in SOURCES.items() if name.endswith(end))
+        assert rule(parameter), (layers, name)
 
 
 def test_weight_decay_spares_norms_biases_and_the_recurrences_own():

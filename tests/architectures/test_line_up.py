@@ -1,4 +1,4 @@
-"""Every architecture of the shipped catalogue keeps the contract, at a width that makes it quick."""
+"""The shipped architectures: small, described, with the ratios of the designs that they stand for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from architectures import receptive_field, resolve
-from architectures.check import check
 
 ENTRIES = yaml.safe_load((Path(__file__).parents[2] / "tasks.yaml").read_text())["architectures"]
 
@@ -16,12 +15,6 @@ ENTRIES = yaml.safe_load((Path(__file__).parents[2] / "tasks.yaml").read_text())
 def spec_of(name, **change):
     entry = {key: value for key, value in ENTRIES[name].items() if key != "description"}
     return {**entry, "vocab_size": 11, **change}
-
-
-@pytest.mark.parametrize("name", ENTRIES)
-def test_every_architecture_passes_every_item(name):
-    results = check(spec_of(name, d_model=32), length=40)
-    assert all(result.status == "pass" for result in results), results
 
 
 @pytest.mark.parametrize("name", ENTRIES)
