@@ -1,0 +1,202 @@
+"""The decoder's tokens and logits are those of the full forward pass, for the published models in small."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from architectures import accounting, build
+from architectures.decoding import Decoder, Dialled, even_pattern, prefill
+from architectures.errors import SpecError
+from architectures.mixers.base import state_tensors
+from architectures.spec import resolve
+
+V, B, PROMPT, COUNT = 61, 2, 19, 64
+
+MIXERS = {
+    "attention": {"head_dim": 8},
+    "mamba2": {"expand": 2, "head_dim": 8, "d_state": 12, "conv": 4},
+    "gdn": {"head_dim": 8, "heads": 3, "expand_v": 2.0, "conv": 4},
+    "fused": {"attention": "attention", "recurrent": "mamba2", "combine": "map"},
+}
+LAYERS = {
+    "Transformer": "attention*3",
+    "Mamba2": "mamba2*3",
+    "Gated DeltaNet": "gdn*3",
+    "Mamba2 Serial Hybrid": "[mamba2, attention, mamba2]",
+    "Gated DeltaNet Serial Hybrid": "[gdn, attention, gdn]",
+    "Mamba2 Fused Hybrid": "[fused, mamba2, fused]",
+    "Amor-Mamba2": "mamba2*2",
+    "Amor-Gated DeltaNet": "gdn*2",
+}
+ROUTER = " + distilled router"
+MODELS = [*LAYERS, *(name + ROUTER for name in LAYERS if name.startswith("Amor")), "Oryx-TM", "Oryx-TG"]
+
+
+def spec_of(name: str, **changes: Any) -> dict[str, Any]:
+    """The published model `name` in small, its attention outputs not zero."""
+    common = {"vocab_size": V, "d_model": 16, "init_std": 0.3}
+    if name.startswith("Oryx"):
+        kind = {"Oryx-TM": "mamba2", "Oryx-TG": "gdn"}[name]
+        return resolve({"kind": "oryx", "mixer": kind, "layers": 3, "head_dim": 8, **common, **changes})
+    layers = LAYERS[name.removesuffix(ROUTER)]
+    used = {kind: params for kind, params in MIXERS.items() if kind in layers}
+    if "fused" in used:
+        used = {kind: params for kind, params in MIXERS.items() if kind != "gdn"}
+    spec = {**common, "layers": layers, "d_ff": 24, "mixers": used}
+    if name.startswith("Amor"):
+        trigger: Any = {"kind": "router", "hidden": 5} if name.endswith(ROUTER) else "entropy"
+        spec |= {"kind": "amor", "blocks": 3, "head_dim": 8, "trigger": trigger, "output_init": "normal"}
+    return resolve({**spec, **changes})
+
+
+def model_of(name: str, dtype: torch.dtype = torch.float64, seed: int = 0, **changes: Any) -> torch.nn.Module:
+    """The model, its gates' thresholds at the median of their scores so that they open and shut."""
+    torch.manual_seed(seed)
+    model = build(spec_of(name, **changes), kernels="chunked").to(dtype).eval()
+    tokens = torch.randint(V, (4, 32))
+    for block in range(len(getattr(model, "attentions", ()))):
+        with torch.no_grad():
+            score = model(tokens).extras["fields"].get(f"gate.{block}.score")
+        if score is not None:
+            model.attentions[block].trigger.statistics.fix(score.median())
+    return model
+
+
+def control_of(mode: str, batch: int, length: int) -> dict[str, torch.Tensor]:
+    return {"mode": torch.ones(batch, length, dtype=torch.int64)} if mode == "linear" else {}
+
+
+def cases() -> list[tuple[str, str]]:
+    return [(name, mode) for name in MODELS for mode in (("attention", "linear") if "Oryx" in name else ("attention",))]
+
+
+@torch.no_grad()
+def greedy(model: torch.nn.Module, prompt: torch.Tensor, count: int, mode: str) -> torch.Tensor:
+    """The tokens that follow, each from a full forward pass over everything before it."""
+    tokens = prompt
+    for _ in range(count + 1):
+        logits = model(tokens, control=control_of(mode, *tokens.shape)).logits[:, -1]
+        tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=1)
+    return tokens[:, prompt.shape[1] :]
+
+
+def prefilled(model: torch.nn.Module, prompt: torch.Tensor, room: int, mode: str, chunk: int = 7):
+    state = model.init_state(len(prompt), room)
+    return prefill(model, prompt, state, chunk=chunk, control=control_of(mode, *prompt.shape))
+
+
+@pytest.mark.parametrize(("name", "mode"), cases())
+def test_tokens_are_those_of_the_full_forward_pass(name: str, mode: str) -> None:
+    model = model_of(name)
+    prompt = torch.randint(V, (B, PROMPT), generator=torch.Generator().manual_seed(1))
+    expected = greedy(model, prompt, COUNT, mode)
+    logits, state = prefilled(model, prompt, PROMPT + COUNT, mode)
+    first = logits.argmax(-1)
+    decoder = Decoder(model, state, mode=mode)
+    found = torch.cat([first[:, None], decoder.generate(first, COUNT)], dim=1)
+    assert torch.equal(found, expected)
+    assert len(expected.unique()) > 5
+    if name.startswith("Amor"):
+        assert all(0 < rate < 1 for rate in decoder.firing_rates(COUNT))
+
+
+@pytest.mark.parametrize(("name", "mode"), cases())
+def test_logits_are_those_of_the_models_own_steps(name: str, mode: str) -> None:
+    model = model_of(name, seed=3)
+    prompt = torch.randint(V, (3, PROMPT), generator=torch.Generator().manual_seed(2))
+    _, state = prefilled(model, prompt, PROMPT + 5, mode)
+    decoder = Decoder(model, copy.deepcopy(state), mode=mode)
+    for token in torch.randint(V, (5, 3)):
+        control = {key: value[:, 0] for key, value in control_of(mode, 3, 1).items()}
+        with torch.no_grad():
+            expected, state = model.step(token, state, control=control)
+        torch.testing.assert_close(decoder.step(token), expected, atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize(("name", "mode"), cases())
+def test_half_precision_rounds_as_the_model_does(name: str, mode: str) -> None:
+    model = model_of(name, torch.bfloat16, seed=4)
+    prompt = torch.randint(V, (B, 8), generator=torch.Generator().manual_seed(5))
+    _, state = prefilled(model, prompt, 12, mode)
+    decoder = Decoder(model, copy.deepcopy(state), mode=mode)
+    for token in torch.randint(V, (4, B)):
+        control = {key: value[:, 0] for key, value in control_of(mode, B, 1).items()}
+        with torch.no_grad():
+            expected, state = model.step(token, state, control=control)
+        found = decoder.step(token)
+        assert (found - expected).float().norm() < 0.03 * expected.float().norm()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bytes_held_are_those_of_the_accounting(name: str) -> None:
+    spec = spec_of(name)
+    model = build(spec).bfloat16()
+    _, state = prefilled(model, torch.randint(V, (B, 5)), 40, "attention")
+    decoder = Decoder(model, state)
+    assert decoder.state_bytes == B * accounting.state_bytes(spec, 40, 2)
+    decoder.generate(torch.zeros(B, dtype=torch.int64), 3)
+    assert decoder.state_bytes == B * accounting.state_bytes(spec, 40, 2)
+
+
+def test_a_step_allocates_no_state() -> None:
+    model = model_of("Amor-Mamba2")
+    _, state = prefilled(model, torch.randint(V, (B, 5)), 40, "attention")
+    decoder = Decoder(model, state)
+    places = [tensor.data_ptr() for tensor in state_tensors([decoder.state["layers"], decoder.state["blocks"]])]
+    decoder.generate(torch.zeros(B, dtype=torch.int64), 3)
+    assert places == [tensor.data_ptr() for tensor in state_tensors([decoder.state["layers"], decoder.state["blocks"]])]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.22, 0.4, 1.0])
+def test_the_dial_sets_the_rate_in_prefill_and_decoding(rate: float) -> None:
+    model = model_of("Amor-Mamba2", torch.float32)
+    blocks = len(model.attentions)
+    triggers = [
+        Dialled(attention.trigger, even_pattern(rate, 120, B, number, blocks))
+        for number, attention in enumerate(model.attentions)
+    ]
+    with model.triggered(triggers), torch.no_grad():
+        prompt = torch.randint(V, (B, 50))
+        found = model(prompt).extras["metrics"]["gate.rate"]
+        assert abs(float(found) - rate) < 0.02
+        _, state = prefilled(model, prompt, 120, "attention")
+        decoder = Decoder(model, copy.deepcopy(state))
+        token = torch.randint(V, (B,))
+        expected, _ = model.step(token, state)
+        torch.testing.assert_close(decoder.step(token), expected, atol=1e-5, rtol=0)
+        decoder.reset_gates()
+        decoder.generate(token, 64)
+        assert all(abs(found - rate) <= 1 / 64 for found in decoder.firing_rates(64))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"layers": "gla*2", "mixers": {"gla": {}}}, "GatedLinearAttention"),
+        ({"kind": "amor", "layers": "mamba2*2", "trigger": "margin"}, "MarginTrigger"),
+        ({"kind": "amor", "layers": "mamba2*2", "placement": "serial", "blocks": 1}, "GatedAttention"),
+        ({"kind": "oryx", "mixer": "kda"}, "KimiDelta"),
+        ({"kind": "oryx", "attention_l2": "key"}, "Oryx-TM"),
+    ],
+)
+def test_what_has_no_step_is_named(changes: dict[str, Any], word: str) -> None:
+    model = build({"vocab_size": V, "d_model": 16, **changes})
+    with pytest.raises(SpecError, match=word):
+        Decoder(model, model.init_state(1, 8))
+
+
+def test_room_and_modes_are_checked() -> None:
+    model = model_of("Oryx-TG")
+    with pytest.raises(SpecError, match="nearest: 'attention'"):
+        Decoder(model, model.init_state(1, 8), mode="fast")
+    with pytest.raises(SpecError, match="backend"):
+        Decoder(model, model.init_state(1, 8), backend="cuda")  # type: ignore[arg-type]
+    decoder = Decoder(model, model.init_state(1, 8))
+    with pytest.raises(ValueError, match="room for 8"):
+        decoder.generate(torch.zeros(1, dtype=torch.int64), 9)
+    with pytest.raises(ValueError, match="chunk"):
+        prefill(model, torch.zeros(1, 4, dtype=torch.int64), model.init_state(1, 8), chunk=0)
