@@ -5,6 +5,8 @@ FIGURES: dict[str, str] = {
     "copying_bound": "figures.copying_bound",
     "discriminative_regime": "figures.discriminative_regime",
     "excess": "figures.excess",
+    "gate": "figures.gate",
+    "gate_switch": "figures.gate_switch",
     "length_robustness": "figures.length_robustness",
     "selection_inflation": "figures.selection_inflation",
 }

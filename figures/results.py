@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
@@ -29,6 +30,12 @@ def read(folder: str | Path) -> pd.DataFrame:
     if table.empty:
         raise ValueError(f"results: {folder} has no finished trial")
     return table
+
+
+def curves(folder: str | Path, trial: str) -> dict[str, np.ndarray]:
+    """The arrays of one trial of a sweep, by its `folder` in the table: what `curves.npz` holds."""
+    with np.load(Path(folder) / "trials" / trial / "curves.npz") as arrays:
+        return {name: arrays[name] for name in arrays.files}
 
 
 def references(table: pd.DataFrame) -> list[str]:
