@@ -302,3 +302,22 @@ def _expectation(values: Array, weights: Array) -> float:
 def _estimate(per_sequence: Array) -> Estimate:
     spread = per_sequence.std(ddof=1) / np.sqrt(len(per_sequence)) if len(per_sequence) > 1 else np.nan
     return Estimate(float(per_sequence.mean()), float(spread))
+
+
+def recovered_prior(block: Array, predictive: Array) -> Array:
+    """The regime prior that a predictive `(..., V)` shows through the current token's `emission[:, x]`, `(K, V)`.
+
+    The least-squares solution of `prior @ block = predictive`; exact for the filter's own predictive where the block
+    has independent rows. It need not be a distribution.
+    """
+    return np.asarray(predictive) @ np.linalg.pinv(block)
+
+
+def recovery_bound(block: Array, divergence: float) -> float:
+    """`sqrt(2 delta) / sigma_min`: how far, in Euclidean norm, the prior that a predictor shows can be from the exact.
+
+    `divergence` is KL(exact predictive || predictor's); infinite if the rows of `block` are dependent. By Pinsker's
+    inequality, `|p - q|_2 <= |p - q|_1 <= sqrt(2 KL)`.
+    """
+    smallest = float(np.linalg.svd(block, compute_uv=False)[-1]) if block.shape[0] <= block.shape[1] else 0.0
+    return float(np.sqrt(2 * divergence) / smallest) if smallest > 0 else float("inf")
