@@ -33,7 +33,7 @@ class Trajectory(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """`layer` `(n,)` bounds `|eta(t)|`, `gap` bounds `|x(t) - x_r(t)|` on `[0, horizon]`; inf where eps is too large."""
+    """`layer` `(n,)` bounds `|eta(t)|`, `gap` bounds `|x(t) - x_r(t)|` up to the last time; inf if eps is too large."""
 
     layer: Array
     gap: float
@@ -69,7 +69,7 @@ class FastSlow:
     @cached_property
     def slope(self) -> Array:
         """`D^{-1} C`, `(q, p)`."""
-        return np.linalg.solve(self.D, self.C)
+        return np.asarray(np.linalg.solve(self.D, self.C), dtype=np.float64)
 
     @cached_property
     def reduced_matrix(self) -> Array:
@@ -77,7 +77,7 @@ class FastSlow:
         return self.A - self.B @ self.slope
 
     def solve(self, epsilon: float, x0: ArrayLike, y0: ArrayLike, times: ArrayLike) -> Trajectory:
-        """The exact solution at `times` `(n,)`, by the matrix exponential; relative rounding about 1e-16 t / epsilon."""
+        """The exact solution at `times` `(n,)`, by the matrix exponential; relative rounding 1e-16 t / epsilon."""
         if not epsilon > 0:
             raise ValueError(f"epsilon is {epsilon}; it must be positive (at 0 there is `reduced`)")
         full = np.block([[self.A, self.B], [self.C / epsilon, self.D / epsilon]])
@@ -144,7 +144,7 @@ def exponential(matrix: Array, times: Array) -> Array:
         even = even + _PADE[degree] * power
         odd = odd + _PADE[degree + 1] * power
     odd = scaled @ odd
-    result = np.linalg.solve(even - odd, even + odd)
+    result = np.asarray(np.linalg.solve(even - odd, even + odd), dtype=np.float64)
     for _ in range(squarings):
         result = result @ result
     return result
