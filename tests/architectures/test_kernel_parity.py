@@ -119,7 +119,7 @@ def test_chunked_form_equals_the_definition(operation, length):
 @pytest.mark.parametrize("operation", kernels.OPERATIONS)
 @pytest.mark.parametrize("strength", ["weak", "strong"])
 def test_under_weak_and_strong_decay(operation, strength):
-    for length, dtype in itertools.product((65, 257), (torch.float64, torch.float32)):
+    for length, dtype in itertools.product(LENGTHS, (torch.float64, torch.float32)):
         compare(operation, length, dtype, strength=strength)
 
 
@@ -129,6 +129,14 @@ def test_with_beta_at_its_ends(operation, beta):
     for length, strength in itertools.product((64, 100), ("weak", "mixed", "strong")):
         compare(operation, length, torch.float64, beta=beta, strength=strength)
         compare(operation, length, torch.float32, beta=beta, strength=strength)
+
+
+@pytest.mark.parametrize("operation", [name for name in kernels.OPERATIONS if name not in ("scan", "short_conv")])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 2, 3, 17), (3, 1, 33, 2)])
+def test_any_head_size(operation, sizes, monkeypatch):
+    for size, value in zip("BHKV", sizes, strict=True):
+        monkeypatch.setitem(globals(), size, value)
+    compare(operation, 37, torch.float64)
 
 
 def test_repeated_keys_do_not_ruin_the_inverse():

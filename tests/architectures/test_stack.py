@@ -277,3 +277,22 @@ def test_resolved_specs_build_the_same_model():
     spec = resolve(spec_of("gdn"))
     torch.manual_seed(0)
     assert torch.equal(build(spec)(tokens_of(9)).logits, model_of("gdn")(tokens_of(9)).logits)
+
+
+@pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32])
+def test_half_precision_caches_and_weights(name, weights):
+    """Decoding with bfloat16 caches, the weights in either precision, stays near the full pass in float32."""
+    model, tokens = model_of(name, init_std=0.05), tokens_of(20)
+    whole = model(tokens).logits
+    model = model.to(weights)
+    state = model.init_state(2, 20, dtype=torch.bfloat16)
+    before = state_bytes(state)
+    first, state = model.prefill(tokens[:, :13], state, logits="all")
+    parts = [first]
+    for position in range(13, 20):
+        logits, state = model.step(tokens[:, position], state)
+        parts.append(logits[:, None])
+    found = torch.cat(parts, dim=1)
+    assert found.dtype == weights
+    assert (found.float() - whole).abs().max() < 0.05 * (1 + whole.abs().max())
+    assert state_bytes(state) == before
