@@ -15,7 +15,17 @@ from probes.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-TINY = ["train.steps=2", "train.evaluations=1", "evaluate.validation_sequences=4", "evaluate.test_sequences=4"]
+TINY = [
+    "train.steps=2",
+    "train.evaluations=1",
+    "evaluate.validation_sequences=4",
+    "evaluate.test_sequences=4",
+    "evaluate.readout_positions=0",
+]
+SMALL_SECTIONS = (
+    '{"steps": 2, "evaluations": 1}, '
+    '"evaluate": {"validation_sequences": 4, "test_sequences": 4, "readout_positions": 0}'
+)
 TINY_SUITE = """
 tasks:
   two_timescale: {length: 24, burn_in: 8, windows: [1, 4]}
@@ -24,7 +34,7 @@ suites:
     tasks: [two_timescale]
     architectures: [attention]
     train: {steps: 2, batch_size: 2, evaluations: 1}
-    evaluate: {validation_sequences: 4, test_sequences: 4}
+    evaluate: {validation_sequences: 4, test_sequences: 4, readout_positions: 0}
     learning_rates: [1e-3]
     smoke: true
 """
@@ -48,7 +58,7 @@ def tiny(words: list[str]) -> list[str]:
     if words[0] == "bayes":
         return [*words, "--config", "tiny.yaml", "--sequences", "4"]
     if words[0] == "sweep":
-        return [*words, "--config", "tiny.yaml", "--workers", "1"]
+        return [*words, "--config", "tiny.yaml", "--workers", "2"]
     return words
 
 
@@ -109,9 +119,7 @@ def test_the_python_example_runs(folder: Path) -> None:
     examples = [body for body in blocks("README.md", "python") if not body.startswith("# ")]
     assert examples
     for example in examples:
-        small = example.replace('"steps": 200', '"steps": 2, "evaluations": 1').replace(
-            '"gdn",', '"gdn", config="tiny.yaml",'
-        )
+        small = example.replace('{"steps": 200}', SMALL_SECTIONS).replace('"gdn",', '"gdn", config="tiny.yaml",')
         assert small != example
         exec(compile(small, "README.md", "exec"), {})
 
