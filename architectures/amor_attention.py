@@ -26,6 +26,7 @@ from .context import Context
 from .layers import rotary, rotate
 from .mixers.attention import attend
 from .mixers.base import Mixer, State
+from .mixers.partial import attend_chunk
 
 Mode = Literal["dense", "sparse"]
 Angles = tuple[Tensor, Tensor]
@@ -148,6 +149,9 @@ class GatedAttention(Mixer):
         if angles is not None:
             q = rotate(q, *(part[place][:, None] for part in angles))
         slot = gate.fire.cumsum(1)[row, place] - 1
+        if start and not torch.is_grad_enabled():
+            o = attend_chunk(q, row, place, slot, keys.to(q.dtype), values.to(q.dtype), x.shape[1])
+            return self._scatter(x, gate, self.out(o.flatten(1)), row, place)
         width = int(gate.fire.sum(1).max()) if len(row) else 1
         packed = q.new_zeros(len(x), width, self.heads, self.head_dim).index_put((row, slot), q)
         last = torch.zeros(len(x), width, dtype=torch.int64, device=x.device).index_put((row, slot), start + place)
@@ -155,7 +159,10 @@ class GatedAttention(Mixer):
         o = F.scaled_dot_product_attention(
             packed.transpose(1, 2), keys.to(q.dtype), values.to(q.dtype), attn_mask=sees[:, None]
         )
-        attended = self.out(o.transpose(1, 2)[row, slot].flatten(1))
+        return self._scatter(x, gate, self.out(o.transpose(1, 2)[row, slot].flatten(1)), row, place)
+
+    def _scatter(self, x: Tensor, gate: Gate, attended: Tensor, row: Tensor, place: Tensor) -> Tensor:
+        """Updates `(B, T, D)` from the attended positions' `(n, D)`."""
         update = self._weigh(attended, None if gate.weight is None else gate.weight[row, place])
         return update.new_zeros(*x.shape[:-1], update.shape[-1]).index_put((row, place), update)
 

@@ -63,14 +63,15 @@ def gla(q: Tensor, k: Tensor, v: Tensor, g: Tensor, initial: Tensor | None = Non
 def short_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """`kernels.conv`; a sequence that continues takes torch's convolution."""
-    if state is not None:
-        from .conv import chunked
-
-        return chunked(x, weight, bias, state)
+    """`kernels.conv`; in a sequence that continues the inputs before it are put in front, and their outputs dropped."""
     from fla.modules.causal_conv1d import causal_conv1d
 
-    return causal_conv1d(x.contiguous(), weight[:, 0], bias)[0], None
+    if state is None:
+        return causal_conv1d(x.contiguous(), weight[:, 0], bias)[0], None
+    past = state[:, 1:].to(x.dtype)
+    y = causal_conv1d(torch.cat([past, x], dim=1), weight[:, 0], bias)[0]
+    after = torch.cat([state, x[:, -state.shape[1] :].to(state.dtype)], dim=1)[:, -state.shape[1] :]
+    return y[:, past.shape[1] :], after
 
 
 @torch.compiler.disable

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from ..context import Context
 from ..layers import rotary, rotate
@@ -132,6 +133,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor
         window = None
     if window is None and queries in (1, keys):
         return F.scaled_dot_product_attention(q, k, v, is_causal=queries > 1)
+    if window is None and q.is_cuda and not torch.is_grad_enabled():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(queries, keys))
     mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
     if window is not None:
         mask = mask.triu(keys - queries - window + 1)

@@ -8,6 +8,7 @@ import os
 
 import pytest
 import torch
+from decoding_models import V, model_of
 
 from architectures.decoding import Decoder, plain, prefill
 from architectures.decoding.plain import Angles, Dial, Norm
@@ -169,8 +170,6 @@ def test_attend_and_remember(case, position, dtype):
     "name", ["Transformer", "Mamba2 Fused Hybrid", "Amor-Mamba2", "Amor-Gated DeltaNet", "Oryx-TM"]
 )
 def test_the_whole_step(name):
-    from test_decoder import V, model_of
-
     model = model_of(name, torch.float32).to(DEVICE)
     prompt = torch.randint(V, (2, 9), device=DEVICE)
     _, state = prefill(model, prompt, model.init_state(2, 16), chunk=5)
