@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,3 +45,11 @@ def references(table: pd.DataFrame) -> list[str]:
     ending = ".excess"
     columns = [name for name in table.columns if name.startswith("reference.") and name.endswith(ending)]
     return [name.removeprefix("reference.").removesuffix(ending) for name in columns]
+
+
+def definition(folder: str | Path, trial: str) -> dict[str, Any]:
+    """What fixes the numbers of one trial of a sweep: task, architecture, recipe, controls and seeds.
+
+    `trial` is the table's column `folder`.
+    """
+    return json.loads((Path(folder) / "trials" / trial / "trial.json").read_text())

@@ -20,6 +20,8 @@ from probes.task import Batch, Task
 
 MODES = {"attention": ATTENTION, "linear": LINEAR}
 """The names of the modes in parameters."""
+CHUNK = 128
+"""Tokens of a chunk in the paper's training."""
 
 
 def attention(batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
@@ -33,16 +35,18 @@ def linear(batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
 
 
 def random_chunks(
-    batch: Batch, task: Task, generator: torch.Generator, *, chunk: int = 128, attention: float = 0.25
+    batch: Batch, task: Task, generator: torch.Generator, *, chunk: int | None = None, attention: float = 0.25
 ) -> Tensor:
     """Chunks of `chunk` tokens, each in attention mode with probability `attention`: chunked mixed-mode training.
 
-    One draw for each chunk of each sequence; the last chunk may be shorter. The default is the paper's 1 : 3.
+    One draw for each chunk of each sequence; the last chunk may be shorter. The defaults are the paper's 1 : 3 and
+    its 128 tokens, or a quarter of a sequence that is shorter than 512, which would otherwise hardly be mixed.
     """
     _fraction("attention", attention)
+    size, length = batch.tokens.shape
+    chunk = min(CHUNK, -(-length // 4)) if chunk is None else chunk
     if chunk < 1:
         raise ValueError(f"chunk: {chunk} is below 1; nearest: 1")
-    size, length = batch.tokens.shape
     draws = torch.rand(size, -(-length // chunk), generator=generator, device=batch.tokens.device)
     return _modes(draws < attention).repeat_interleave(chunk, dim=1)[:, :length]
 

@@ -46,7 +46,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", EXAMPLES)
 def test_every_schedule_gives_modes_from_its_generator_alone(schedule):
     parameters = EXAMPLES[schedule]
     first, again = mode(schedule, **parameters), mode(schedule, **parameters)
@@ -56,12 +56,16 @@ def test_every_schedule_gives_modes_from_its_generator_alone(schedule):
     assert torch.equal(first, again)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", EXAMPLES)
 def test_no_schedule_reads_a_target(schedule):
     """Other targets at the same scored positions change nothing."""
     other = torch.where(BATCH.targets == IGNORED, BATCH.targets, (BATCH.targets + 1) % 5)
     changed = Batch(BATCH.tokens, other, BATCH.latents, BATCH.slices)
     assert torch.equal(mode(schedule, **EXAMPLES[schedule]), mode(schedule, changed, **EXAMPLES[schedule]))
+
+
+def test_no_schedule_of_the_mode_is_left_out():
+    assert {name for name, target in SCHEDULES.items() if target.startswith("probes.schedules:")} == set(EXAMPLES)
 
 
 def test_single_modes():
@@ -79,6 +83,13 @@ def test_random_chunks_are_constant_inside_and_drawn_at_the_ratio():
     first, second = share[0], share[1]
     assert abs(((first - 0.25) * (second - 0.25)).mean()) < 4 * 0.1875 / math.sqrt(400)
     assert not torch.equal(drawn, mode("random_chunks", Batch(tokens, tokens), seed=1))
+
+
+@pytest.mark.parametrize(("length", "chunk"), [(2048, 128), (512, 128), (100, 25), (6, 2), (1, 1)])
+def test_default_chunks_are_the_papers_or_a_quarter(length, chunk):
+    tokens = torch.zeros(64, length, dtype=torch.int64)
+    batch = Batch(tokens, tokens)
+    assert torch.equal(mode("random_chunks", batch), mode("random_chunks", batch, chunk=chunk))
 
 
 def test_per_sequence_is_constant_along_the_sequence():
@@ -189,13 +200,13 @@ class TestDefaults:
 
     def test_without_settings(self):
         train, evaluate = with_defaults(self.spec, {}, {})
-        assert train["control"]["mode"] == {"schedule": "random_chunks", "chunk": 128, "attention": 0.25}
+        assert train["control"]["mode"] == {"schedule": "random_chunks", "attention": 0.25}
         assert evaluate["control"] == train["control"]
         assert list(evaluate["variants"]) == ["attention", "linear", "mixed"]
 
     def test_parameters_are_laid_over_and_followed(self):
         train, evaluate = with_defaults(self.spec, {"control": {"mode": {"chunk": 16}}, "steps": 5}, {})
-        assert train == {"control": {"mode": {"schedule": "random_chunks", "chunk": 16, "attention": 0.25}}, "steps": 5}
+        assert train == {"control": {"mode": {"schedule": "random_chunks", "attention": 0.25, "chunk": 16}}, "steps": 5}
         assert evaluate["control"]["mode"]["chunk"] == 16
         assert evaluate["variants"]["mixed"]["mode"]["chunk"] == 16
 
@@ -204,7 +215,7 @@ class TestDefaults:
         scored = {"control": {"mode": {"chunk": 32}}, "variants": {"late": {"mode": {"schedule": "switch"}}}}
         train, evaluate = with_defaults(self.spec, given, scored)
         assert train["control"] == {"mode": {"schedule": "per_sequence"}}
-        assert evaluate["control"]["mode"] == {"schedule": "random_chunks", "chunk": 32, "attention": 0.25}
+        assert evaluate["control"]["mode"] == {"schedule": "random_chunks", "attention": 0.25, "chunk": 32}
         assert evaluate["variants"]["mixed"] == evaluate["control"]
         assert list(evaluate["variants"]) == ["attention", "linear", "mixed", "late"]
 
