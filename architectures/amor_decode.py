@@ -3,7 +3,8 @@
     y_b = W_O softmax(RoPE(W_Q x_b) K_b / sqrt(d)) V_b   where fire_b, else 0
 
 `masked` computes every row and is the definition. `gather` computes the firing rows only; on a CPU looking at the gate
-costs nothing. On a GPU that would be a round trip to the host in every block.
+costs nothing. On a GPU that would be a round trip to the host in every block, so `amor_decode_triton.kernel` launches
+the same programs whatever the gates say, and each stops at once where its row is shut; without Triton, `masked` runs.
 
 Shapes: `B` sequences, `D` channels, `S` tokens seen, `H` heads of `d`.
 
@@ -12,6 +13,8 @@ Reference: Zheng & Shani, AMOR, arXiv 2602.13215, section 3.5.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from typing import NamedTuple
 
 import torch
@@ -40,7 +43,17 @@ def decode(
     """
     if x.device.type == "cpu":
         return gather(query, out, x, fire, cached, angles), True
+    if x.is_cuda and not torch.is_grad_enabled() and not torch.is_autocast_enabled() and _has_triton():
+        from .amor_decode_triton import kernel, usable
+
+        if usable(query.weight, cached):
+            return kernel(query.weight, out.weight, x, fire, cached, angles), True
     return masked(query, out, x, fire, cached, angles), False
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def masked(query: nn.Linear, out: nn.Linear, x: Tensor, fire: Tensor, cached: Cached, angles: Angles | None) -> Tensor:

@@ -116,8 +116,8 @@ def _panel(axis: Axes, panel: pd.DataFrame) -> None:
     axis.set_yticks(range(len(names)), names)
     axis.tick_params(axis="y", length=0)
     axis.spines[["left", "bottom"]].set_visible(False)
-    changed = np.flatnonzero(np.diff(panel["regime"].to_numpy())) if "regime" in panel else []
-    for place in changed:
+    regime = panel["regime"].to_numpy() if "regime" in panel else np.zeros(len(panel))
+    for place in np.flatnonzero(np.diff(regime)):
         axis.axvline(panel.position.iloc[place + 1] - 0.5, color=COLORS[1], linewidth=1, linestyle=(0, (3, 2)))
     partly = not panel.scored.astype(bool).all() and panel.scored.astype(bool).any()
     size = min(7.0, 300 / len(panel))

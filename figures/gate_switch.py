@@ -34,8 +34,8 @@ def draw(
             for row, field in enumerate(("fire", "score")):
                 axis = axes[row, column]
                 for block, line in part[part.field == field].groupby("block"):
-                    color = COLORS[int(block) % len(COLORS)]
-                    marker = MARKERS[int(block) % len(MARKERS)]
+                    which = int(str(block))
+                    color, marker = COLORS[which % len(COLORS)], MARKERS[which % len(MARKERS)]
                     axis.plot(line.tokens, line["mean"], marker, ls="-", color=color, label=f"block {block}", ms=3)
                     axis.axhline(line.overall.iloc[0], color=color, linewidth=0.8, linestyle=(0, (4, 2)))
                 axis.axvline(0, color=GREY, linewidth=0.6)
