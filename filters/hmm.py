@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -269,8 +269,6 @@ def float64_locally() -> Any:
 def _draw_book_instance(
     overlap: float, switch_rate: float, length: int, seed: int
 ) -> tuple[TwoTimescaleHMM, NDArray[np.int64], NDArray[np.int64]]:
-    import jax
-    import jax.numpy as jnp
     from jax import random
 
     regimes, vocab, concentration = 4, 12, 0.3
@@ -286,19 +284,29 @@ def _draw_book_instance(
     z0 = random.randint(k0, (), 0, regimes)
     x0 = random.randint(k1, (), 0, vocab)
     with np.errstate(divide="ignore"):
-        log_transition, log_emission = jnp.asarray(np.log(transition)), jnp.asarray(np.log(emission))
-
-    def step(carry: tuple[Any, Any], key: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        z, x = carry
-        key_z, key_x = random.split(key)
-        z = random.categorical(key_z, log_transition[z])
-        x = random.categorical(key_x, log_emission[z, x])
-        return (z, x), (z, x)
-
-    first = (jnp.asarray(z0, dtype=jnp.int64), jnp.asarray(x0, dtype=jnp.int64))
-    _, (z, x) = jax.lax.scan(step, first, random.split(k2, length - 1))
+        logs = np.log(transition), np.log(emission)
+    z, x = _book_stream()(*logs, z0, x0, random.split(k2, length - 1))
     tokens = np.concatenate([np.asarray(x0)[None], np.asarray(x)]).astype(np.int64)
     return hmm, tokens, np.concatenate([np.asarray(z0)[None], np.asarray(z)]).astype(np.int64)
+
+
+@cache
+def _book_stream() -> Any:
+    """The book's chain as one program, compiled once a length: regimes and tokens from logarithms, start and keys."""
+    import jax
+    from jax import random
+
+    def stream(log_transition: Any, log_emission: Any, z0: Any, x0: Any, keys: Any) -> tuple[Any, Any]:
+        def step(carry: tuple[Any, Any], key: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+            z, x = carry
+            key_z, key_x = random.split(key)
+            z = random.categorical(key_z, log_transition[z])
+            x = random.categorical(key_x, log_emission[z, x])
+            return (z, x), (z, x)
+
+        return jax.lax.scan(step, (z0, x0), keys)[1]
+
+    return jax.jit(stream)
 
 
 def _frozen(array: Array) -> Array:
