@@ -159,7 +159,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a recorded sweep or trial.")],
 ) -> None:
     """Print the table of a recorded sweep."""
-    from probes.cli_run import print_report
+    from probes.cli_report import print_report
 
     print_report(folder)
 

@@ -85,7 +85,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Itera
     for index, column in enumerate(columns):
         whole = index == 0 or column in numeric
         width = max(cell_len(text) for text in (column, *(row[index] for row in cells))) if whole else None
-        made.add_column(column, justify="right" if column in numeric else "left", no_wrap=whole, min_width=width)
+        side = "right" if column in numeric else "left"
+        made.add_column(column, justify=side, no_wrap=whole, min_width=width, overflow="fold")
     for row in cells:
         made.add_row(*map(Text, row))
     return made

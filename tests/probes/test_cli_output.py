@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from probes import cli_common, cli_run
+from probes import cli_common, cli_report
 from probes.cli_common import number
 from probes.cli_list import trials
 from probes.cli_progress import Bar, Pace, duration
@@ -27,7 +27,7 @@ def event(name: str, step: int, steps: int = 10, excess: float = math.nan) -> An
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     text = io.StringIO()
-    for module in (cli_run, cli_common):
+    for module in (cli_report, cli_common):
         monkeypatch.setattr(module, "console", Console(file=text, width=160, highlight=False))
     return text
 
@@ -108,7 +108,7 @@ def row(architecture: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_the_table_shows_scores_and_references(printed: io.StringIO) -> None:
-    cli_run.print_rows(pd.DataFrame([row("gdn"), row("attention", lr=3e-3, chosen=False)]))
+    cli_report.print_rows(pd.DataFrame([row("gdn"), row("attention", lr=3e-3, chosen=False)]))
     lines = [line.split() for line in printed.getvalue().splitlines() if line.strip()]
     assert [
         "gdn",
@@ -126,7 +126,7 @@ def test_the_table_shows_scores_and_references(printed: io.StringIO) -> None:
     [
         (
             {"status": "diverged", "error": "loss is nan at step 3"},
-            "gdn, seed 0, lr 0.001: diverged: loss is nan",
+            "gdn (seed 0): diverged at learning rate 0.001: loss is nan",
         ),
         ({"agreement": -0.05}, "has it seen its targets?"),
         ({"lr_at_edge": True}, "the chosen learning rate is an end of the grid"),
@@ -134,10 +134,27 @@ def test_the_table_shows_scores_and_references(printed: io.StringIO) -> None:
     ],
 )
 def test_what_a_reader_must_know_is_said(printed: io.StringIO, changes: dict[str, Any], note: str) -> None:
-    cli_run.print_rows(pd.DataFrame([row("gdn", **changes), row("ema")]))
+    cli_report.print_rows(pd.DataFrame([row("gdn", **changes), row("ema")]))
     assert note in printed.getvalue()
 
 
 def test_a_clean_table_has_no_notes(printed: io.StringIO) -> None:
-    cli_run.print_rows(pd.DataFrame([row("gdn")]))
-    assert "lr 0.001" not in printed.getvalue()
+    cli_report.print_rows(pd.DataFrame([row("gdn")]))
+    assert "(seed 0)" not in printed.getvalue()
+
+
+def test_a_note_on_several_trials_is_one_line(printed: io.StringIO) -> None:
+    cli_report.print_rows(pd.DataFrame([row("gdn", still_improving=True), row("ema", still_improving=True)]))
+    (line,) = [line for line in printed.getvalue().splitlines() if "still improving" in line]
+    assert line.startswith("gdn (seed 0), ema (seed 0): still improving")
+
+
+def test_the_spread_over_seeds_is_a_table_of_its_own(printed: io.StringIO) -> None:
+    values = {"gdn": (0.1, 0.2, 0.3), "ema": (0.05, 0.05, 0.05)}
+    rows = [row(name, model_seed=i, excess=x) for name, three in values.items() for i, x in enumerate(three)]
+    cli_report.print_rows(pd.DataFrame(rows))
+    text = printed.getvalue()
+    assert "nats over bayes, over seeds; a ranking rests on 5 seeds or more" in text
+    lines = [line.split() for line in text.splitlines()]
+    place = lines.index(["ema", "3", "0.0500", "0.0000", "0.0000"])
+    assert lines[place + 1] == ["gdn", "3", "0.2000", "0.1000", "0.0577"]
