@@ -51,8 +51,15 @@ class _Subject(NamedTuple):
     seed: int
 
     def model(self, seed: int | None = None) -> nn.Module:
+        """The model; an Oryx model under a mode that changes after 3, 8, 9 and 16 tokens, over and over."""
         torch.manual_seed(self.seed if seed is None else seed)
-        return build(self.spec, kernels=self.kernels).to(self.device).eval()
+        model = build(self.spec, kernels=self.kernels)
+        if self.spec["kind"] == "oryx":
+            from .oryx import Scheduled
+
+            changes = torch.tensor([0, 1, 0, 1]).repeat_interleave(torch.tensor([3, 5, 1, 7]))
+            model = Scheduled(model, changes)  # type: ignore[arg-type]
+        return model.to(self.device).eval()
 
     def moved_model(self) -> nn.Module:
         """The model with noise on every parameter, so that what starts at zero hides nothing."""

@@ -73,11 +73,10 @@ class Plan:
             return Segment(0, length, None, batch).pairs(before)
         return sum(segment.pairs(before) for segment in self.segments)
 
+    @property
     def fraction(self) -> Tensor | float:
         """Fraction of the tokens in attention mode; a tensor where it would have to be waited for."""
-        if self.attends is None:
-            return float(self.single == ATTENTION)
-        return self.attends.float().mean()
+        return float(self.single == ATTENTION) if self.attends is None else self.attends.float().mean()
 
 
 class Modes:
@@ -93,12 +92,13 @@ class Modes:
             _check(name, tensor, tokens, {"mode", *followed})
         self.device, self.path = tokens.device, path
         self.batch, self.length = tokens.shape
-        shared = self._plan(control.get("mode"))
-        fixed = {"follow": shared, "attention": Plan(ATTENTION), "linear": Plan(LINEAR)}
-        self.plans = [
-            self._plan(control[f"mode_{layer}"]) if f"mode_{layer}" in control else fixed[mode]
-            for layer, mode in enumerate(layers)
-        ]
+        fixed = {"follow": self._plan(control.get("mode")), "attention": Plan(ATTENTION), "linear": Plan(LINEAR)}
+        own = {
+            layer: self._plan(control[f"mode_{layer}"]) for layer in range(len(layers)) if f"mode_{layer}" in control
+        }
+        self.plans = [own.get(layer, fixed[mode]) for layer, mode in enumerate(layers)]
+        parts = [(plan.fraction, sum(plan is used for used in self.plans)) for plan in (*fixed.values(), *own.values())]
+        self.fraction = sum(fraction * count for fraction, count in parts if count) / len(layers)
 
     def _plan(self, mode: Tensor | None) -> Plan:
         if mode is None:
@@ -123,9 +123,7 @@ class Modes:
         fraction of those of attention at every token of every layer (dense computation: 1)."""
         whole = Segment(0, self.length, None, self.batch).pairs(before) * len(self.plans)
         computed = sum(plan.pairs(self.batch, self.length, before) for plan in self.plans)
-        found = {id(plan): plan.fraction() for plan in self.plans}
-        fraction = sum(found[id(plan)] for plan in self.plans) / len(self.plans)
-        return {"attention_fraction": fraction, "attention_pairs": computed / max(1, whole)}
+        return {"attention_fraction": self.fraction, "attention_pairs": computed / max(1, whole)}
 
 
 def _segments(attends: Tensor, most: int) -> tuple[Segment, ...] | None:

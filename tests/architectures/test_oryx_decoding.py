@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from architectures import build
+from architectures.oryx import Scheduled
 from architectures.oryx_spec import ABLATIONS, MIXERS
 
 V, T, B = 11, 61, 3
@@ -103,3 +104,43 @@ def test_too_many_tokens_are_refused():
     model = model_of()
     with pytest.raises(ValueError, match="max_length"):
         model.prefill(torch.zeros(1, 5, dtype=torch.int64), model.init_state(1, 4))
+
+
+def test_decoding_by_the_models_own_uncertainty():
+    """A second, all-linear state decides before each step; the logits are the full pass's under those modes, and the
+    modes are those that an all-linear full pass gives."""
+    model = model_of(mixer="gdn")
+    tokens, mode = ten_switches(8)
+    with torch.no_grad():
+        log_p = torch.log_softmax(model(tokens, control={"mode": torch.ones_like(mode)}).logits, -1)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        threshold = float(entropy.median())
+        state, monitor = model.init_state(B, T), model.init_state(B, T)
+        modes, found = [], []
+        for t in range(T):
+            chosen, monitor = model.uncertain(tokens[:, t], monitor, threshold)
+            logits, state = model.step(tokens[:, t], state, control={"mode": chosen})
+            modes.append(chosen)
+            found.append(logits)
+        chosen = torch.stack(modes, dim=1)
+        clear = (entropy - threshold).abs() > 1e-9
+        assert torch.equal(chosen[clear], (entropy <= threshold).long()[clear])
+        assert 0.3 < chosen.double().mean() < 0.7
+        expected = model(tokens, control={"mode": chosen}).logits
+    torch.testing.assert_close(torch.stack(found, dim=1), expected, atol=1e-11, rtol=0)
+
+
+def test_a_schedule_by_position():
+    model = model_of(mixer="mamba2")
+    scheduled = Scheduled(model, torch.tensor([0, 1, 1, 0, 1]))
+    tokens, _ = ten_switches(9)
+    mode = torch.tensor([0, 1, 1, 0, 1]).repeat(13)[:T].expand(B, T)
+    with torch.no_grad():
+        expected = model(tokens, control={"mode": mode}).logits
+        assert torch.equal(scheduled(tokens).logits, expected)
+        logits, state = scheduled.prefill(tokens[:, :8], scheduled.init_state(B, T), logits="all")
+        parts = [logits]
+        for t in range(8, T):
+            logits, state = scheduled.step(tokens[:, t], state)
+            parts.append(logits[:, None])
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-11, rtol=0)
