@@ -11,6 +11,7 @@ import pandas as pd
 from probes.catalogue import CatalogueError
 from probes.cli_common import console, number, show_table, table
 from probes.cli_gate import print_gates
+from probes.cli_modes import print_modes
 from probes.messages import nearest
 
 
@@ -49,6 +50,7 @@ def print_rows(rows: pd.DataFrame) -> None:
         _print_seeds(shown)
         _print_references(shown)
         print_gates(shown)
+        print_modes(shown)
 
 
 def _line(row: pd.Series) -> list[str]:

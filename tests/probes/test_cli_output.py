@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from probes import cli_common, cli_report
+from probes import cli_common, cli_modes, cli_report
 from probes.cli_common import number
 from probes.cli_list import trials
 from probes.cli_progress import Bar, Pace, duration
@@ -158,3 +158,23 @@ def test_the_spread_over_seeds_is_a_table_of_its_own(printed: io.StringIO) -> No
     lines = [line.split() for line in text.splitlines()]
     place = lines.index(["ema", "3", "0.0500", "0.0000", "0.0000"])
     assert lines[place + 1] == ["gdn", "3", "0.2000", "0.1000", "0.0577"]
+
+
+def test_modes_are_printed_for_trials_that_have_them(printed: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, Any] = {"architecture": "oryx_tm", "model_seed": 0}
+    for name, fraction, excess in (("attention", 1.0, 0.25), ("linear", 0.0, 0.5), ("mixed", 0.25, 0.375)):
+        prefix = f"variant.{name}"
+        found |= {f"{prefix}.metric.attention_fraction": fraction, f"{prefix}.excess": excess}
+        found |= {f"{prefix}.excess_se": 0.01, f"{prefix}.accuracy": 0.5}
+    other = {"architecture": "gdn", "model_seed": 0}
+    cli_modes.print_modes(pd.DataFrame([other, found]))
+    lines = [line.split() for line in printed.getvalue().splitlines() if "oryx_tm" in line]
+    assert [line[2:5] for line in lines] == [
+        ["linear", "0", "0.5000"],
+        ["mixed", "25", "0.3750"],
+        ["attention", "100", "0.2500"],
+    ]
+    assert "gdn" not in printed.getvalue()
+    before = printed.getvalue()
+    cli_modes.print_modes(pd.DataFrame([other]))
+    assert printed.getvalue() == before
