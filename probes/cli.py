@@ -141,6 +141,9 @@ def sweep(
     set_: Sets = [],  # noqa: B006
     out: Out = Path("runs"),
     device: Device = "cpu",
+    devices: Annotated[
+        str, typer.Option(metavar="0,1", help="Several CUDA devices, or all; instead of --device.")
+    ] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Trials at a time; default: one a core.")] = None,
     precision: Precision = None,
     kernels: Kernels = "auto",
@@ -148,9 +151,12 @@ def sweep(
     config: Config = None,
 ) -> None:
     """Run a suite; the same command again goes on where it stopped."""
+    from probes.cli_common import read_devices
     from probes.cli_run import run_sweep, runtime_options
 
     runtime = runtime_options(device, precision, kernels)
+    if devices:
+        runtime["devices"] = read_devices(devices)
     run_sweep(suite, set_, out=out, workers=workers, config=config, mix=mix, runtime=runtime)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from rich import box
@@ -63,6 +63,24 @@ def check_device(name: str) -> None:
         raise CatalogueError(f"--device {name}: only cpu and cuda are supported; nearest is 'cpu'")
 
 
+def read_devices(text: str) -> list[str]:
+    """`0,1` or `cuda:0,cuda:1` as `["cuda:0", "cuda:1"]`, `all` as every CUDA device of this machine.
+
+    Raises `CatalogueError` for a device that is not here, or that is named twice.
+    """
+    if text == "all":
+        check_device("cuda")
+        return [name for name in _devices() if name != "cpu"]
+    names = [f"cuda:{part}" if part.isdecimal() else part for part in map(str.strip, text.split(","))]
+    for name in names:
+        if not name.startswith("cuda:"):
+            raise CatalogueError(f"--devices {text}: {name!r} is no CUDA device; write 0,1 or all")
+        if names.count(name) > 1:
+            raise CatalogueError(f"--devices {text}: {name} is named twice")
+        check_device(name)
+    return names
+
+
 def _devices() -> list[str]:
     import torch
 
@@ -85,7 +103,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Itera
     for index, column in enumerate(columns):
         whole = index == 0 or column in numeric
         width = max(cell_len(text) for text in (column, *(row[index] for row in cells))) if whole else None
-        side = "right" if column in numeric else "left"
+        side: Literal["left", "right"] = "right" if column in numeric else "left"
         made.add_column(column, justify=side, no_wrap=whole, min_width=width, overflow="fold")
     for row in cells:
         made.add_row(*map(Text, row))

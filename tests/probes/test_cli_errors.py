@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from probes.cli import main
+from probes.cli_common import read_devices
+from probes.settings import CatalogueError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +64,12 @@ MISTAKES = [
         ["sweep", "smoke", "--config", "mine.yaml"],
         "mine.yaml:2: mine: unknown kind 'two_timescles'; nearest",
     ),
+    (["sweep", "smoke", "--devices", "all"], "no CUDA device"),
+    (["sweep", "smoke", "--devices", "0,1"], "no CUDA device"),
+    (["sweep", "smoke", "--devices", "cpu"], "'cpu' is no CUDA device"),
+    (["run", "two_timescale", "gdn", "--precision", "fp8"], "--precision fp8: unknown"),
+    (["check", "gnd"], "unknown architecture 'gnd'; nearest is 'gdn'"),
+    (["check", "gdn", "--set", "task.vocab=3"], "name the task with --task"),
     (["report", "absent"], "absent: no recorded sweep"),
     (["figures", "exces"], "unknown figure 'exces'"),
     (["bench", "fliters"], "unknown benchmark 'fliters'"),
@@ -109,6 +117,17 @@ def test_an_interrupt_is_one_line(fastslow, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("probes.cli_list.show", interrupt)
     code, out, err = fastslow("ls")
     assert (code, out, err) == (130, "", "fastslow: interrupted\n")
+
+
+def test_devices_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert read_devices("all") == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert read_devices("2, cuda:0") == ["cuda:2", "cuda:0"]
+    with pytest.raises(CatalogueError, match="this machine has 4; nearest is 'cuda:3'"):
+        read_devices("0,7")
+    with pytest.raises(CatalogueError, match="cuda:1 is named twice"):
+        read_devices("1,cuda:1")
 
 
 def test_help_lists_every_command(fastslow) -> None:
