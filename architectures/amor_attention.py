@@ -149,7 +149,7 @@ class GatedAttention(Mixer):
         if angles is not None:
             q = rotate(q, *(part[place][:, None] for part in angles))
         slot = gate.fire.cumsum(1)[row, place] - 1
-        if start and not torch.is_grad_enabled():
+        if (start or x.is_cuda) and not torch.is_grad_enabled():
             o = attend_chunk(q, row, place, slot, keys.to(q.dtype), values.to(q.dtype), x.shape[1])
             return self._scatter(x, gate, self.out(o.flatten(1)), row, place)
         width = int(gate.fire.sum(1).max()) if len(row) else 1

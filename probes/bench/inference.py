@@ -1,0 +1,163 @@
+"""Prefill, peak memory and decoding against context length, AMOR's eight models and Oryx, with each figure's bound.
+
+AMOR's tables 11 to 13 on this device, with random weights. First every model's greedy tokens are compared with the
+full forward pass, every prefill kernel with its definition. Written after each row as `inference.json`; at the end the
+tables in the paper's layout, as `inference.md` too: each number, how many times its bound that is, the paper's in
+brackets.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probes import environment
+from probes.cli_common import console, show_table, table
+from probes.files import whole_file
+from probes.inference import machine, report, verify
+from probes.inference.kernels import approve
+from probes.inference.measure import Protocol, measure
+from probes.inference.models import Case, cases, make, settle
+from probes.results import write_json
+
+SCHEMA = "1"
+
+DIALS: dict[str, Any] = {
+    "device": "cuda",
+    "scales": ["1.5B", "440M", "180M"],
+    "models": None,
+    "contexts": [3072, 8192, 16384, 32768, 65536, 98304, 131072],
+    "batches": [1],
+    "prefill_rate": 0.4,
+    "decode_rate": 0.22,
+    "gates": ["dial", "own"],
+    "chunk": 4096,
+    "warmup": 8,
+    "runs": 3,
+    "tokens": 32,
+    "verify": "180M",
+    "copied": 2**31,
+    "size": 8192,
+}
+"""`models`: names as in the tables, None for all. `gates`: `dial` fires at the two rates, `own` where the gate says.
+`verify`: the scale at which tokens are compared, None not to. `copied`: bytes of the copy that is timed, `size` of the
+matrices whose product is."""
+
+
+def run(out: Path, **dials: Any) -> None:
+    """Measures and writes. ValueError for an unknown scale, model or gate; RuntimeError where decoding disagrees."""
+    chosen = {**DIALS, **dials}
+    device = torch.device(chosen["device"])
+    dtype = torch.bfloat16
+    wanted = _wanted(chosen)
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "environment": environment.describe(str(device), precision="bf16", kernels="auto"),
+        "dials": {key: value for key, value in chosen.items() if key != "device"},
+        "agreement": [],
+        "kernels": [],
+        "rows": [],
+    }
+    out.mkdir(parents=True, exist_ok=True)
+
+    def write() -> None:
+        record["crossovers"] = report.crossovers(record["rows"])
+        with whole_file(out / "inference.json") as temporary:
+            write_json(temporary, record)
+
+    if chosen["verify"]:
+        _verify(chosen, device, record, write)
+    rates = machine.measure(device, copied=chosen["copied"], size=chosen["size"])
+    record["rates"] = rates._asdict()
+    print(f"copy {rates.copy / 1e12:.2f} TB/s, product {rates.product / 1e12:.0f} TFLOP/s", flush=True)
+    for case in wanted:
+        started = time.perf_counter()
+        record["kernels"] += [f"{case.label} {case.scale}: {line}" for line in approve(case.spec, device, dtype)]
+        _measure(case, chosen, device, dtype, rates, record["rows"], write)
+        print(f"{case.label} {case.scale}: {time.perf_counter() - started:.1f} s", flush=True)
+    with whole_file(out / "inference.md") as temporary:
+        temporary.write_text(report.markdown(record["rows"]), encoding="utf-8")
+    for title, head, lines in report.tables(record["rows"]):
+        console.print(title)
+        show_table(table(head, lines))
+
+
+def _wanted(chosen: dict[str, Any]) -> list[Case]:
+    for gate in chosen["gates"]:
+        if gate not in ("dial", "own"):
+            raise ValueError(f"gates: {gate!r} is neither 'dial' nor 'own'; nearest: 'dial'")
+    every = [case for scale in chosen["scales"] for case in cases(scale)]
+    names = chosen["models"]
+    if names is None:
+        return every
+    known = {case.label for case in every}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"models: {name!r} is not one of {', '.join(sorted(known))}; nearest: {min(known)!r}")
+    return [case for case in every if case.label in names]
+
+
+def _verify(chosen: dict[str, Any], device: torch.device, record: dict[str, Any], write: Any) -> None:
+    names = chosen["models"]
+    for case in cases(chosen["verify"]):
+        if names is not None and case.label not in names:
+            continue
+        for dtype in (torch.float32, torch.bfloat16):
+            found = verify.compare(case, device, dtype)
+            record["agreement"].append(found.as_dict())
+            write()
+            print(
+                f"{found.model} {found.dtype}: {found.equal} of {found.tokens} tokens equal, shortfall "
+                f"{found.shortfall:.3f}, state {found.state_bytes} of {found.counted_bytes} bytes",
+                flush=True,
+            )
+            if not found.agrees:
+                raise RuntimeError(f"{found.model} {found.dtype}: decoding and the full forward pass disagree")
+            _free(device)
+
+
+def _measure(
+    case: Case,
+    chosen: dict[str, Any],
+    device: torch.device,
+    dtype: torch.dtype,
+    rates: machine.Rates,
+    rows: list[dict[str, Any]],
+    write: Any,
+) -> None:
+    model = make(case.spec, device, dtype)
+    settle(model, torch.randint(case.spec["vocab_size"], (1, min(chosen["chunk"], *chosen["contexts"])), device=device))
+    amor = case.spec["kind"] == "amor"
+    warmed = False
+    for gate in chosen["gates"] if amor else ["dial"]:
+        dial = (chosen["prefill_rate"], chosen["decode_rate"]) if gate == "dial" else None
+        for batch in chosen["batches"]:
+            for context in chosen["contexts"]:
+                protocol = Protocol(
+                    context, batch, chosen["chunk"], chosen["warmup"], chosen["runs"], chosen["tokens"], dial
+                )
+                if not warmed:
+                    short = min(2 * chosen["chunk"], max(chosen["contexts"]))
+                    for length in {short, context}:
+                        measure(case, model, protocol._replace(context=length), rates)
+                    warmed = True
+                rows.append(measure(case, model, protocol, rates))
+                write()
+                print(_line(rows[-1]), flush=True)
+                _free(device)
+
+
+def _line(row: dict[str, Any]) -> str:
+    parts = [f"{report.label(row)} {row['scale']} {report.short(row['context'])} batch {row['batch']}: {row['status']}"]
+    parts += [f"{quantity} {report.cell(row, quantity)}" for quantity in report.TITLES]
+    return "; ".join(parts)
+
+
+def _free(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

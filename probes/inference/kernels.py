@@ -1,0 +1,80 @@
+"""A prefill's fast kernels are used once their outputs and final states agreed with the definition, in this run.
+
+Inference has no gradients, so unlike `architectures.kernels.canary` these are not asked for: the kernels are approved
+for this process's forward passes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from architectures import kernels, resolve
+from architectures.decoding import prefill
+from architectures.kernels import canary
+from probes.inference.models import make
+
+TOKENS = 192
+"""Tokens of the prefill that is judged, in two chunks: one from nothing, one that continues."""
+
+
+def one_of_each(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A model of the same widths with one layer of each kind and a small vocabulary."""
+    small = {**spec, "vocab_size": 64}
+    if spec["kind"] == "oryx":
+        return resolve({**small, "layers": 1, "modes": None} | {"modes": ["follow"]})
+    backbone = {key: value for key, value in small.items() if key not in ("layers", "at")}
+    layers = list(dict.fromkeys(spec["layers"]))
+    if spec["kind"] == "amor":
+        backbone |= {"blocks": 1}
+    return resolve({**backbone, "layers": layers})
+
+
+@torch.no_grad()
+def approve(spec: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> list[str]:
+    """Judges the kernels that a model of this spec would use, and lets `auto` have the first that agrees.
+
+    One line a judgement, with relative errors in the Frobenius norm against the definition in float64.
+    """
+    model = make(one_of_each(spec), device, dtype, kernels="chunked")
+    tokens = torch.randint(64, (1, TOKENS), device=device)
+    control = {"mode": torch.ones(1, TOKENS, dtype=torch.int64)} if spec["kind"] == "oryx" else {}
+    with canary.record() as calls:
+        prefill(model, tokens, model.init_state(1, TOKENS), chunk=TOKENS // 2, control=control)  # type: ignore[operator]
+    lines = []
+    for call in calls.values():
+        if call.operation == canary.ATTENTION:
+            continue
+        for backend in canary.candidates(call):
+            error, word = _judge(call, backend)
+            agreed = error <= canary.TOLERANCE[dtype]
+            lines.append(f"{call.operation} {backend}: error {error:.1e}{word}: {'accepted' if agreed else 'refused'}")
+            if agreed:
+                kernels.approve(call.operation, backend)
+                break
+            kernels.withdraw(call.operation, backend)
+    return lines
+
+
+def _judge(call: canary.Call, backend: str) -> tuple[float, str]:
+    """The larger relative error of the output and the final state; infinite where the kernel raised."""
+    try:
+        found = kernels.run(call.operation, backend, *call.arguments)
+        if call.arguments[0] is not None and call.arguments[0].is_cuda:
+            torch.cuda.synchronize()
+    except Exception as error:  # a kernel may fail in any way; it is then not used, and the line says why
+        return float("inf"), f" ({type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]})"
+    wide = [None if x is None else x.double() for x in call.arguments]
+    expected = kernels.load(call.operation, "plain")(*wide)
+    return max(_error(one, other) for one, other in zip(found, expected) if other is not None), ""
+
+
+def _error(found: Tensor | None, expected: Tensor) -> float:
+    if found is None:
+        return 0.0
+    size = float(expected.norm())
+    error = float((found.double() - expected).norm()) / (size or 1.0)
+    return error if error == error else float("inf")

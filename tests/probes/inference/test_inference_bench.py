@@ -1,0 +1,195 @@
+"""The benchmark of inference in small: its rows, their bounds, what it refuses, and the published numbers it shows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from decoding_models import MODELS, V, spec_of
+
+from architectures import accounting
+from architectures.published import published_spec
+from probes.bench import inference
+from probes.inference import bound, report, verify
+from probes.inference.models import Case, cases, make
+from probes.inference.published import CONTEXTS, published
+
+SMALL = {
+    "device": "cpu",
+    "scales": ["180M"],
+    "contexts": [13, 21],
+    "chunk": 8,
+    "warmup": 2,
+    "runs": 2,
+    "tokens": 9,
+    "copied": 4096,
+    "size": 16,
+}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published models in small under their names."""
+    monkeypatch.setattr("probes.inference.models.published_spec", lambda name, scale: spec_of(name))
+    monkeypatch.setattr(inference, "_verify", lambda *args: None)
+
+
+@pytest.mark.usefixtures("small")
+def test_every_model_is_measured(tmp_path, capsys) -> None:
+    inference.run(tmp_path, **SMALL)
+    record = json.loads((tmp_path / "inference.json").read_text())
+    rows = record["rows"]
+    labels = {case.label for case in cases("180M")}
+    assert len(labels) == 14
+    assert {row["model"] for row in rows} == labels
+    assert len(rows) == 2 * (14 + 4)  # AMOR's four with the dial and with their own gate
+    assert all(row["state_bytes"] == row["counted_bytes"] for row in rows)
+    for row in rows:
+        assert row["status"] == "ok"
+        assert row["prefill_s"] > 0
+        assert len(row["decode_runs_ms"]) == 2
+        assert row["decode_over_bound"] == pytest.approx(row["decode_ms"] / row["decode_bound_ms"])
+        if row["gate"] == "dial":
+            assert abs(row["prefill_rate"] - 0.4) < 0.1
+            assert abs(row["decode_rate"] - 0.22) <= 1 / 18
+    assert any("ssd chunked" in line and "accepted" in line for line in record["kernels"])
+    assert {found["rival"] for found in record["crossovers"]} == {
+        "Mamba2 Serial Hybrid",
+        "Mamba2 Fused Hybrid",
+        "Gated DeltaNet Serial Hybrid",
+    }
+    text = (tmp_path / "inference.md").read_text()
+    for title in report.TITLES.values():
+        assert f"**{title}, 180M, batch 1**" in text
+    assert "Oryx-TM linear" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("small")
+def test_running_out_of_memory_is_a_row(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(model, tokens, *args, **kwargs):
+        if tokens.shape[1] == 21:
+            raise torch.OutOfMemoryError("no room")
+        return whole(model, tokens, *args, **kwargs)
+
+    from probes.inference import measure
+
+    whole = measure.prefill
+    monkeypatch.setattr(measure, "prefill", full)
+    inference.run(tmp_path, **SMALL, models=["Transformer"])
+    rows = json.loads((tmp_path / "inference.json").read_text())["rows"]
+    assert [row["status"] for row in rows] == ["ok", "out of memory"]
+    assert "decode_ms" not in rows[1]
+    assert rows[1]["decode_bound_ms"] > 0
+    assert "| OOM |" in (tmp_path / "inference.md").read_text()
+
+
+@pytest.mark.usefixtures("small")
+def test_several_sequences(tmp_path) -> None:
+    inference.run(tmp_path, **SMALL | {"batches": [3], "gates": ["dial"], "models": ["Amor-Mamba2"]})
+    for row in json.loads((tmp_path / "inference.json").read_text())["rows"]:
+        assert row["batch"] == 3
+        assert row["state_bytes"] == 3 * accounting.state_bytes(spec_of("Amor-Mamba2"), row["context"] + 20, 2)
+        assert abs(row["decode_rate"] - 0.22) < 0.06
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, torch.float32) for name in MODELS), ("Amor-Gated DeltaNet", torch.bfloat16)]
+)
+def test_agreement_is_found_and_disagreement_too(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(name, "130M" if "Oryx" in name else "180M", "180M", "linear" if "Oryx" in name else "attention")
+    found = verify.compare(case, CPU, dtype, spec=spec_of(name))
+    assert found.tokens == 65
+    if dtype == torch.float32:
+        assert found.agrees, found
+    assert found.state_bytes == found.counted_bytes
+    if name == "Mamba2" and dtype == torch.float32:
+        from architectures.decoding import plain
+
+        monkeypatch.setattr(plain, "convolve", lambda x, weight, bias, state, out, position, silu: out.copy_(x))
+        assert not verify.compare(case, CPU, dtype, spec=spec_of(name)).agrees
+
+
+def test_bounds_by_hand() -> None:
+    """Amor-Mamba2 at 1.5B: D 2048, 24 layers, inner 4096, state 128, V 128256, K = 3 blocks."""
+    routed, native = (published_spec(name, "1.5B") for name in ("Amor-Mamba2 + distilled router", "Amor-Mamba2"))
+    d, context, rate = 2048, 8192, 0.25
+    traffic = bound.decode_traffic(routed, context, firing_rate=rate)
+    assert traffic.weights == 2 * (accounting.parameters(routed) - 0.75 * 3 * 2 * d * d)
+    assert traffic.state == 24 * 2 * (2 * 4096 * 128 + 4 * (4096 + 256))
+    assert traffic.cache == rate * 3 * 2 * d * context * 2
+    head = bound.decode_traffic(native, context, firing_rate=rate).weights - 2 * (
+        accounting.parameters(native) - 0.75 * 3 * 2 * d * d
+    )
+    assert head == 3 * 2 * 128256 * d
+    four = bound.decode_traffic(routed, context, 4, firing_rate=rate)
+    assert four.weights == 2 * accounting.parameters(routed)
+    assert four.cache == 4 * traffic.cache
+    mamba = published_spec("Mamba2", "1.5B")
+    saved = context * accounting.forward_flops(mamba, context) - bound.prefill_flops(mamba, context)
+    assert saved == pytest.approx((context - 1) * 2 * d * 128256)
+
+
+def test_oryx_reads_no_cache_in_linear_mode() -> None:
+    spec = published_spec("Oryx-TG", "1.4B")
+    attention, linear = (bound.decode_traffic(spec, 8192, mode=mode) for mode in ("attention", "linear"))
+    assert linear.cache == 0
+    assert attention.cache == 24 * 2 * 2048 * 8192 * 2
+    assert attention.weights == linear.weights == 2 * (accounting.parameters(spec) - 24 * 2048**2)
+
+
+def test_published_numbers() -> None:
+    assert published("Mamba2", "1.5B", 8192, "decode_ms") == 16.24
+    assert published("Amor-Mamba2", "1.5B", 8192, "prefill_gb") == 13.06
+    assert published("Amor-Gated DeltaNet + distilled router", "180M", 131072, "decode_ms") == 19.99
+    assert published("Transformer", "1.5B", 131072, "prefill_s") is None
+    assert published("Oryx-TM", "1.4B", 8192, "decode_ms") is None
+    assert all(published("Mamba2", "440M", context, "prefill_s") for context in CONTEXTS)
+
+
+def test_crossovers_are_the_papers_on_the_papers_numbers() -> None:
+    rows = [
+        {
+            "scale": scale,
+            "batch": 1,
+            "gate": None,
+            "model": case.label,
+            "context": context,
+            "decode_ms": published(case.name, scale, context, "decode_ms"),
+        }
+        for scale in ("180M", "440M", "1.5B")
+        for case in cases(scale)
+        for context in CONTEXTS
+    ]
+    found = {
+        (one["scale"], one["rival"]): (one["last_slower"], one["first_faster"])
+        for one in report.crossovers(rows)
+        if one["model"] == "Amor-Mamba2 + distilled router"
+    }
+    assert all(found[scale, "Mamba2 Fused Hybrid"] == (8192, 16384) for scale in ("180M", "440M", "1.5B"))
+    assert found["180M", "Mamba2 Serial Hybrid"] == (65536, 98304)
+    assert found["440M", "Mamba2 Serial Hybrid"] == (16384, 32768)
+    assert found["1.5B", "Mamba2 Serial Hybrid"] == (32768, 65536)
+
+
+@pytest.mark.parametrize(
+    ("dials", "word"),
+    [({"scales": ["2B"]}, "1.5B"), ({"models": ["Mamba3"]}, "Mamba3"), ({"gates": ["open"]}, "open")],
+)
+def test_unknown_dials_are_named(tmp_path, dials, word) -> None:
+    with pytest.raises(ValueError, match=word):
+        inference.run(tmp_path, **{**SMALL, **dials})
+
+
+def test_every_layer_kind_keeps_its_widths_in_the_judged_model() -> None:
+    from probes.inference.kernels import one_of_each
+
+    for case in cases("1.5B"):
+        small = one_of_each(case.spec)
+        assert small["d_model"] == case.spec["d_model"]
+        if case.spec["kind"] != "oryx":
+            assert set(small["layers"]) == set(case.spec["layers"])
+    assert make(spec_of("Mamba2"), CPU, torch.float32).spec["vocab_size"] == V
