@@ -91,18 +91,28 @@ def bayes(
     set_: Sets = [],  # noqa: B006
     sweep: Annotated[str, typer.Option(metavar="KEY=A:B:N", help="A table over a dial, task.overlap=0.1:1:10.")] = "",
     all_: Annotated[bool, typer.Option("--all", help="A table of all tasks of the catalogue.")] = False,
-    sequences: Annotated[int, typer.Option(min=2, help="Test sequences to score.")] = 1024,
+    compare: Annotated[
+        str, typer.Option(metavar="SMALL,LARGE", help="For mqar: two memories, in pairs, over the load.")
+    ] = "",
+    sequences: Annotated[
+        int | None, typer.Option(min=2, help="Test sequences to score; default: 1024, 64 a task with --all.")
+    ] = None,
     seed: Seed = 0,
     config: Config = None,
 ) -> None:
     """Print the exact references of a task: entropy, excess of each restriction, accuracy. Nothing is trained."""
     from probes import cli_bayes
 
-    if all_ == bool(task) or (all_ and (set_ or sweep)):
-        raise CatalogueError("bayes takes either a TASK (and --set, --sweep) or --all")
+    if all_ == bool(task) or (all_ and (set_ or sweep or compare)) or (sweep and compare):
+        raise CatalogueError("bayes takes either a TASK (and --set, and --sweep or --compare) or --all")
     if all_:
-        cli_bayes.show_all(sequences=sequences, seed=seed, config=config)
-    elif sweep:
+        cli_bayes.show_all(sequences=sequences or 64, seed=seed, config=config)
+        return
+    if compare:
+        cli_bayes.show_comparison(task, compare, set_, config=config)
+        return
+    sequences = sequences or 1024
+    if sweep:
         cli_bayes.show_sweep(task, sweep, set_, sequences=sequences, seed=seed, config=config)
     else:
         cli_bayes.show(task, set_, sequences=sequences, seed=seed, config=config)

@@ -66,24 +66,55 @@ def show_sweep(name: str, axis: str, sets: list[str], *, sequences: int, seed: i
 
 
 def show_all(*, sequences: int, seed: int, config: Path | None) -> None:
-    """Prints one row a task of the catalogue: Bayes in nats per token, and each reference's excess and accuracy."""
+    """Prints one row a task and reference of the catalogue: nats per token, over Bayes, and accuracy.
+
+    Closed forms where a task has them, the others sampled on at most `sequences` sequences.
+    """
+    from probes.recall_report import values
+
     catalogue = load_catalogue(config)
     rows = []
     for name in catalogue.tasks:
-        for reference, sums in score(catalogue.make_task(name), sequences, seed).items():
-            accuracy, excess = sums.accuracy(), sums.excess()
-            first = reference == "bayes"
+        entry = {key: value for key, value in catalogue.task_entry(name).items() if key != "kind"}
+        dials = ", ".join(f"{key} {_value(value)}" for key, value in entry.items())
+        for value in values(catalogue.make_task(name), sequences, seed):
+            first = value.reference == "bayes"
             rows.append(
                 [
                     name if first else "",
-                    _label(reference, sums),
-                    number(*_nats(sums)),
-                    "0" if first else number(*excess),
-                    "–" if accuracy is None else number(*accuracy),
+                    dials if first else "",
+                    f"{value.reference} (bound)" if value.is_bound else value.reference,
+                    number(value.log_loss) if value.error is None else number(value.log_loss, value.error),
+                    "0" if first else number(value.excess),
+                    "–" if value.accuracy is None else number(value.accuracy),
                 ]
             )
-    columns = ["task", "reference", "nats per token", "nats over bayes", "accuracy"]
-    show_table(table(columns, rows, right=columns[2:]), _title(sequences, seed))
+    columns = ["task", "dials", "reference", "nats per token", "nats over bayes", "accuracy"]
+    title = f"closed forms, and means ± standard errors over {sequences} test sequences, seed {seed}"
+    show_table(table(columns, rows, right=columns[3:]), title)
+
+
+def show_comparison(name: str, sizes: str, sets: list[str], *, config: Path | None) -> None:
+    """Prints the accuracies of two memories of `small,large` pairs over the load of `mqar`, their gap, and its peak."""
+    from probes.recall_report import compare
+    from probes.tasks.mqar import Mqar
+
+    task = load_catalogue(config).make_task(name, _task_dials(sets))
+    if not isinstance(task, Mqar):
+        raise CatalogueError(f"--compare {sizes}: {name!r} is no mqar task; nearest is 'mqar'")
+    try:
+        small, large = (int(part) for part in sizes.split(","))
+    except ValueError:
+        raise CatalogueError(f"--compare {sizes}: expected two numbers of pairs, as in 16,64") from None
+    try:
+        found, peak = compare(small, large, later=task.stored - task.pairs)
+    except ValueError as error:
+        raise CatalogueError(str(error)) from None
+    rows = [[str(row.load), number(row.small), number(row.large), number(row.gap), row.regime] for row in found]
+    columns = ["pairs asked for", f"accuracy of {small}", f"accuracy of {large}", "gap", "load"]
+    later = f", {task.stored - task.pairs} later pairs" if task.stored > task.pairs else ""
+    show_table(table(columns, rows, right=columns[:4]), f"memories of the last {small} and {large} pairs{later}")
+    print(f"the gap peaks at {peak.load} pairs: {peak.gap:.4g}")
 
 
 def score(task: Task, sequences: int, seed: int) -> dict[str, Sums]:

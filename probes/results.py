@@ -80,6 +80,8 @@ PATTERNS: dict[str, str] = {
     "evaluation.NAME.FIELD": "the model on another task of `Task.evaluations`: as variant, and margin over its Bayes",
     "readout.BELIEF.layer_I.FIELD": "a linear probe of layer I (0: the embedding; the last: after the final norm) for "
     "the exact belief: kl in nats, explained = 1 - kl / that of the mean belief",
+    "regime.FIELD": "recall tasks: load (pairs or tokens to hold), slots (how many the decoding state's bits could "
+    "hold), inside (the load is larger, so that the size of the state limits recall)",
     "metric.NAME": "what the model reports of itself on the test sequences (firing rates, ...), mean over batches",
     "env.NAME": "device, device_name, precision, kernels, kernels_used, engine (eager, graph, or why "
     "no graph), threads, versions, commit",

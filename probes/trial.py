@@ -31,6 +31,7 @@ from probes.fields import FieldRecorder
 from probes.files import whole_file, whole_folder
 from probes.messages import nearest
 from probes.readouts import layer_readouts
+from probes.recall_report import regime_columns
 from probes.results import SCHEMA_VERSION, read_row, write_json
 from probes.row import curves_of, model_columns, reference_columns
 from probes.scoring import EvaluationSet, Sums
@@ -354,6 +355,7 @@ class Runner:
     def base_row(self) -> dict[str, Any]:
         """What is known before the trial has run."""
         trial, env = self.trial, self.runtime.describe()
+        columns = model_columns(trial.architecture, self.task.length)
         dials = {f"dial.{name}": value for name, value in self.task.dials().items()}
         return {
             "schema_version": SCHEMA_VERSION,
@@ -374,7 +376,8 @@ class Runner:
             "test_sequences": trial.evaluate.test_sequences,
             **{k: v if isinstance(v, int | float | str | bool) else json.dumps(v) for k, v in dials.items()},
             **{f"env.{name}": value for name, value in env.items()},
-            **model_columns(trial.architecture, self.task.length),
+            **columns,
+            **regime_columns(self.task, columns["state_bytes"]),
         }
 
     def score_columns(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

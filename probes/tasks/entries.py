@@ -30,7 +30,8 @@ from torch import Tensor
 
 from probes.task import Batch
 from probes.tasks.draws import distinct, integers
-from probes.tasks.recall import Load, RecallSettings, RecallTask, octave
+from probes.tasks.entry_means import expected_window
+from probes.tasks.recall import Expectation, RecallSettings, RecallTask, octave
 from probes.tasks.settings import refuse
 from probes.tasks.spread import NEVER, Spread, around, certain, choose, level
 
@@ -78,9 +79,8 @@ class EntriesTask(RecallTask):
     def capacity(self) -> int:
         return self.entries
 
-    def load(self) -> Load | None:
-        """The digits of one entry: which one is asked for is known only after reading, so no more is certain."""
-        return None
+    def slot_bits(self) -> float:
+        return math.log2(self.words) + self.value_length * math.log2(self.value_tokens)
 
     def derived(self) -> dict[str, Any]:
         return {"cells": self.cells, "entry_tokens": self.entry, "keys": self.words}
@@ -193,6 +193,18 @@ class EntriesTask(RecallTask):
         listed = torch.where(legible.flatten(), candidate, -1)[:, None]
         guess = around(rest, self.first_value, self.vocab_size, listed, torch.logaddexp(log_cut, rest)[:, None])
         return choose(whole[:, :, 0].bool().flatten(), self.bayes(batch), guess)
+
+    def expectations(self) -> dict[str, Expectation]:
+        ignorant = Expectation(math.log(self.value_tokens), 1 / self.value_tokens)
+        result = {"bayes": Expectation(0.0, 1.0), "chance": ignorant}
+        for width in self.chosen.windows or []:
+            result[f"window_{width}"] = expected_window(self, width)
+        if self.depth is None:
+            for slots in self.chosen.slots or []:
+                held = min(1.0, slots / self.entries)
+                loss = (1 - held) * ignorant.log_loss
+                result[f"slots_{slots}"] = Expectation(loss, held + (1 - held) * ignorant.accuracy)
+        return result
 
     def stream(self, batch: Batch) -> Spread:
         others = batch.scored & ~batch.latents["answers"]

@@ -20,6 +20,7 @@ Reference: Poli et al. (2024), MAD (arXiv 2403.17844), fuzzy recall; see docs/ta
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -77,6 +78,10 @@ class FuzzyRecall(RecallTask):
 
     def derived(self) -> dict[str, Any]:
         return {"keys": self.keys, "values": self.values, "mean_pair_tokens": self._mean_pair()}
+
+    def slot_bits(self) -> float:
+        key = math.log2(self.keys) * ((1 + self.key_motif) / 2 if self.vary_keys else self.key_motif)
+        return key + math.log2(self.values) * (1 + self.value_motif) / 2
 
     def sample(self, generator: torch.Generator, batch_size: int) -> Batch:
         shortest = 2 if self.vary_keys else self.key_motif + 1

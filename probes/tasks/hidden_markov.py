@@ -22,6 +22,7 @@ from torch import Tensor
 
 from filters import torch_backend
 from filters.hmm import ModelError
+from filters.stationary import stationary_law
 from probes.task import IGNORED, Batch, Reference, Task, TaskError
 from probes.tasks import machines
 from probes.tasks.draws import uniforms
@@ -117,19 +118,28 @@ class HiddenMarkov(Task):
         return self._ladders[device]
 
     def references(self) -> dict[str, Reference]:
-        found: dict[str, Reference] = {"bayes": Filtered(self, "forward")}
+        found: dict[str, Reference] = {"bayes": self._filtered(None)}
         for width in self.chosen.windows:
-            found[f"window_{width}"] = Filtered(self, "window", width=width, edge="stationary")
+            found[f"window_{width}"] = self._filtered(width)
         if self.chosen.predict == "next" and self.machine.first is not None:
             found["unigram"] = Filtered(self, "unigram")
         return {**found, "chance": Level(self)}
 
     def window(self, width: int) -> Reference | None:
         """None where sequences do not start in the stationary law: a window that knows its place may then do better."""
-        return Filtered(self, "window", width=width, edge="stationary") if self.machine.stationary else None
+        return self._filtered(width) if self.machine.stationary else None
+
+    def _filtered(self, width: int | None) -> Reference:
+        if self.machine.even:
+            return Followed(self, width)
+        if width is None:
+            return Filtered(self, "forward")
+        return Filtered(self, "window", width=width, edge="stationary")
 
     def beliefs(self, batch: Batch) -> dict[str, Tensor]:
         """`state`: the forward filter's law of the state after the token read."""
+        if self.machine.even:
+            return {"state": Followed(self, None).states_law(batch.tokens)[batch.scored]}
         return {"state": self.states_law(torch_backend.forward(self.machine.hmm, batch.tokens).posterior)[batch.scored]}
 
     def states_law(self, regimes_law: Tensor) -> Tensor:
@@ -170,6 +180,48 @@ class Filtered(Reference):
         return torch.nn.functional.pad(law.log(), (0, unused), value=-math.inf).flatten(0, 1)
 
 
+class Followed(Reference):
+    """The same predictors on the states themselves: `law_t = law_{t-1} @ edges[x_t]`, normalised.
+
+    For models that are `Machine.even` (others could lose weights to underflow), where the number of edges, squared,
+    would make the filter slow. `width`: from the stationary law before the last `width` tokens, None: from the start.
+    """
+
+    def __init__(self, task: HiddenMarkov, width: int | None) -> None:
+        self.task, self.width = task, width
+
+    def states_law(self, tokens: Tensor) -> Tensor:
+        """`P(state | tokens up to t)`: `(B, T, S)`."""
+        machine, device = self.task.machine, tokens.device
+        edges = torch.tensor(machine.edges, device=device)
+        start = torch.tensor(machine.initial, device=device).expand(len(tokens), -1)
+        laws = []
+        for place in range(tokens.shape[1]):
+            start = _advance(start, tokens[:, place], edges)
+            laws.append(start)
+        whole = torch.stack(laws, 1)
+        if self.width is None or self.width >= tokens.shape[1]:
+            return whole
+        ending = torch.tensor(stationary_law(machine.edges.sum(0), machine.initial), device=device)
+        count = tokens.shape[1] - self.width
+        law = ending.expand(len(tokens) * count, -1)
+        for back in range(self.width):
+            law = _advance(law, tokens[:, 1 + back : 1 + back + count].flatten(), edges)
+        return torch.cat([whole[:, : self.width], law.view(len(tokens), count, -1)], 1)
+
+    def log_prob(self, batch: Batch) -> Tensor:
+        table = torch.zeros(*batch.tokens.shape, dtype=torch.float64, device=batch.tokens.device)
+        table[batch.scored] = self.log_predictive(batch).gather(1, batch.targets[batch.scored][:, None])[:, 0]
+        return table
+
+    def log_predictive(self, batch: Batch) -> Tensor:
+        law = self.states_law(batch.tokens)[batch.scored]
+        if self.task.chosen.predict == "next":
+            law = law @ torch.tensor(self.task.machine.edges.sum(2).T, device=law.device)
+        unused = self.task.vocab_size - law.shape[-1]
+        return torch.nn.functional.pad(law.log(), (0, unused), value=-math.inf)
+
+
 class Level(Reference):
     """Uniform over the tokens, or the states, that occur as targets."""
 
@@ -200,6 +252,15 @@ def _machine(dials: HiddenMarkovSettings) -> tuple[machines.Machine, str | None]
         "random": lambda: machines.random_edges(dials.states, dials.tokens, dials.concentration, dials.table_seed),
     }
     return makers[dials.model](), None
+
+
+def _advance(law: Tensor, tokens: Tensor, edges: Tensor) -> Tensor:
+    """`law @ edges[token]`, normalised, row by row: `(n, S)`."""
+    result = torch.empty_like(law)
+    for token, edge in enumerate(edges):
+        here = tokens == token
+        result[here] = law[here] @ edge
+    return result / result.sum(1, keepdim=True)
 
 
 def _pick(ladder: Tensor, uniform: Tensor) -> Tensor:

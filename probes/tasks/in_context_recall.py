@@ -14,6 +14,7 @@ Reference: Poli et al. (2024), MAD (arXiv 2403.17844), in-context and noisy reca
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -61,6 +62,9 @@ class InContextRecall(RecallTask):
 
     def derived(self) -> dict[str, Any]:
         return {"keys": self.keys, "values": self.values}
+
+    def slot_bits(self) -> float:
+        return math.log2(self.keys) + math.log2(self.values)
 
     def sample(self, generator: torch.Generator, batch_size: int) -> Batch:
         count = self.length // 2

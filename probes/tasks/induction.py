@@ -46,6 +46,9 @@ class Induction(RecallTask):
     def capacity(self) -> int:
         return self.vocab_size
 
+    def slot_bits(self) -> float:
+        return 2 * math.log2(self.vocab_size)
+
     def sample(self, generator: torch.Generator, batch_size: int) -> Batch:
         tokens = integers(generator, 0, self.vocab_size, batch_size, self.length + 1)
         read = tokens[:, :-1]

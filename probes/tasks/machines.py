@@ -52,6 +52,16 @@ class Machine:
         law = stationary_law(self.edges.sum(0), self.initial)
         return bool(np.abs(law - self.initial).max() < 1e-12)
 
+    @property
+    def even(self) -> bool:
+        """Whether state and token determine the next state, and a token is as likely in all states that allow it.
+
+        Then the weights of states move and merge but do not drift apart, so that a plain recursion loses none.
+        """
+        likely = self.edges.sum(2)
+        alike = np.isclose(likely, likely.max(1, keepdims=True), rtol=1e-12, atol=0) | (likely == 0)
+        return self.first is None and bool(((self.edges > 0).sum(2) <= 1).all() and alike.all())
+
 
 def from_edges(edges: Array, initial: Array) -> Machine:
     """The machine of an edge-emitting model, by pair states. Raises `ModelError` where a row is no distribution."""

@@ -94,6 +94,9 @@ class Mqar(RecallTask):
         log_count = math.lgamma(self.values + 1) - math.lgamma(self.values - self.pairs + 1)
         return Load(self.pairs, self.values, log_count)
 
+    def slot_bits(self) -> float:
+        return math.log2(self.keys) + math.log2(self.values)
+
     def sample(self, generator: torch.Generator, batch_size: int) -> Batch:
         keys = distinct(generator, self.keys, self.stored, batch_size) + self.first_key
         values = distinct(generator, self.values, self.stored, batch_size) + self.first_value

@@ -9,6 +9,7 @@ between references come from recall alone.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, cast
@@ -142,6 +143,11 @@ class RecallTask(Task):
     def load(self) -> Load | None:
         """What the bounds on a state are computed from; None where none is known."""
         return None
+
+    def slot_bits(self) -> float:
+        """Bits that one unit of the load takes (a pair, a token); 0 where a state has nothing to hold."""
+        load = self.load()
+        return 0.0 if load is None else math.log2(load.choices)
 
     def stretched(self, factor: int) -> dict[str, Any]:
         """The settings of the same task at `factor` times the length."""

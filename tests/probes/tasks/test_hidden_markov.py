@@ -16,6 +16,7 @@ from filters import reference
 from filters.hmm import ModelError
 from probes.task import TaskError
 from probes.tasks import create, machines
+from probes.tasks.hidden_markov import Filtered, Followed
 
 MODELS = {
     "mess3": {"model": "mess3"},
@@ -74,6 +75,22 @@ def test_deterministic_models_are_tracked_without_loss(name):
     assert torch.equal(beliefs.argmax(1), batch.targets[batch.scored])
     if name == "parity":
         assert torch.equal(batch.targets, batch.tokens.cumsum(1) % 2)
+
+
+@pytest.mark.parametrize("predict", ["next", "state"])
+@pytest.mark.parametrize("name", ["z1r", "rrxor", "parity", "permutations"])
+def test_following_the_states_is_the_filter_on_edges(name, predict):
+    task = create("hmm", {**MODELS[name], "predict": predict, "length": 12, "burn_in": 1})
+    batch = checks.draw(task, 20)
+    for width in (None, 1, 3, 12, 40):
+        filtered = Filtered(task, "forward")
+        if width is not None:
+            filtered = Filtered(task, "window", width=width, edge="stationary")
+        followed = Followed(task, width)
+        np.testing.assert_allclose(
+            followed.log_predictive(batch).exp(), filtered.log_predictive(batch).exp(), rtol=0, atol=1e-12
+        )
+        np.testing.assert_allclose(followed.log_prob(batch), filtered.log_prob(batch), rtol=1e-12, atol=1e-12)
 
 
 def test_states_in_s5():
