@@ -49,7 +49,6 @@ def chunked(
     batch, length, heads, d_k = k.shape
     q_c, k_c, v_c = (split(x.transpose(1, 2), chunk) for x in (q, k, v))  # (B, H, n, L, .)
     beta_c = split(beta.transpose(1, 2)[..., None], chunk)  # (B, H, n, L, 1)
-    count = k_c.shape[2]
     k_beta = k_c * beta_c
     keys = k_c.transpose(-1, -2)
     system, scores = k_beta @ keys, q_c @ keys
@@ -71,11 +70,11 @@ def chunked(
     state = v.new_zeros(batch, heads, d_k, v.shape[-1]) if initial is None else initial.to(v.dtype)
     out_keys = k_out.transpose(-1, -2)
     changes, states = [], []
-    for n in range(count):
+    fading = [None] * k_c.shape[2] if whole is None else whole.unbind(2)
+    for own_n, reads_n, keys_n, fade in zip(own.unbind(2), reads.unbind(2), out_keys.unbind(2), fading, strict=True):
         states.append(state)
-        u = own[:, :, n] - reads[:, :, n] @ state
+        u = own_n - reads_n @ state
         changes.append(u)
-        carried = state if whole is None else whole[:, :, n] * state
-        state = carried + out_keys[:, :, n] @ u
+        state = (state if fade is None else fade * state) + keys_n @ u
     o = scores @ torch.stack(changes, dim=2) + q_in @ torch.stack(states, dim=2)
     return join(o, length).transpose(1, 2), state

@@ -40,8 +40,8 @@ def chunked(
     writes = (k_c * after.transpose(-1, -2)).transpose(-1, -2) @ v_c  # (B, H, n, K, V)
     state = v.new_zeros(batch, heads, d_k, v.shape[-1]) if initial is None else initial.to(v.dtype)
     states = []
-    for n in range(g_c.shape[2]):
+    for write, decay in zip(writes.unbind(2), inside[..., -1:].unbind(2), strict=True):
         states.append(state)
-        state = torch.addcmul(writes[:, :, n], inside[:, :, n, :, -1:], state)
+        state = torch.addcmul(write, decay, state)
     o = scores @ v_c + q_in @ torch.stack(states, dim=2)
     return join(o, length).transpose(1, 2), state

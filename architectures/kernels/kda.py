@@ -51,10 +51,10 @@ def chunked(
     whole = inside[..., -1, :, None]
     state = v.new_zeros(batch, heads, d_k, v.shape[-1]) if initial is None else initial.to(v.dtype)
     changes, states = [], []
-    for n in range(g_c.shape[2]):
+    for own_n, reads_n, keys_n, decay in zip(*(x.unbind(2) for x in (own, reads, out_keys, whole)), strict=True):
         states.append(state)
-        u = own[:, :, n] - reads[:, :, n] @ state
+        u = own_n - reads_n @ state
         changes.append(u)
-        state = whole[:, :, n] * state + out_keys[:, :, n] @ u
+        state = decay * state + keys_n @ u
     o = scores[..., 0, :, :] @ torch.stack(changes, dim=2) + (q_c * inside) @ torch.stack(states, dim=2)
     return join(o, length).transpose(1, 2), state

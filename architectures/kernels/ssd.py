@@ -52,9 +52,9 @@ def chunked(
     if count == 1 and initial is None:
         return join(y, length).transpose(1, 2), writes[:, :, 0]
     states = []
-    for n in range(count):
+    for write, decay in zip(writes.unbind(2), whole[..., None, None].unbind(2), strict=True):
         states.append(state)
-        state = torch.addcmul(writes[:, :, n], whole[:, :, n, None, None], state)
+        state = torch.addcmul(write, decay, state)
     before = torch.stack(states, dim=2)  # (B, H, n, P, N)
     carried = c_c @ before.transpose(-1, -2)  # (B, H, n, L, P)
     y = torch.addcmul(y, inside[..., None], carried)
