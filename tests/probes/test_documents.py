@@ -131,3 +131,18 @@ def test_the_tables_of_settings_are_complete() -> None:
     for section, model in (("`train`", Training), ("`evaluate`", Evaluation), ("suite", Suite)):
         (row,) = re.findall(rf"^\| {section} \| (.*) \|$", text, re.MULTILINE)
         assert set(re.findall(r"`(\w+)`", row)) == set(model.model_fields)
+
+
+def test_the_documented_columns_are_in_the_schema() -> None:
+    from probes.results import COLUMNS, PATTERNS
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("| columns |") : text.index("## Python")]
+    named = [
+        name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
+    ]
+    assert len(named) > 20
+    families = {pattern.split(".")[0] for pattern in PATTERNS}
+    for name in named:
+        first, _, rest = name.partition(".")
+        assert (first in families) if rest else (name in COLUMNS), name
