@@ -36,6 +36,7 @@ from probes.results import SCHEMA_VERSION, read_row, write_json
 from probes.row import curves_of, model_columns, reference_columns
 from probes.scoring import EvaluationSet, Sums
 from probes.splits import split_generator
+from probes.splits_check import check_trial
 from probes.task import Batch, Task
 from probes.tasks import create
 from probes.training import Diverged, Progress, Trainer, evaluation_steps
@@ -235,7 +236,11 @@ class Runner:
             return model(batch.tokens, positions=batch.scored, control=tensors)
 
     def build(self) -> nn.Module:
-        """The model, initialised from the trial's model seed alone."""
+        """The model, initialised from the trial's model seed alone.
+
+        Raises `SplitOverlap` where a finite training set shares a sequence with another split.
+        """
+        check_trial(self.task, self.trial)
         with torch.random.fork_rng():
             torch.manual_seed(self.trial.seeds.model_seed)
             model = build(self.trial.architecture, kernels=self.runtime.kernels)
