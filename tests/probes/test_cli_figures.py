@@ -1,0 +1,94 @@
+"""Figures and benchmarks keep the contract that the command relies on, and take their dials from `--set`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from pkgutil import iter_modules
+
+import pytest
+
+import probes.bench
+from figures import FIGURES
+from probes.cli import main
+from probes.cli_list import summary
+
+BENCHES = {found.name: f"probes.bench.{found.name}" for found in iter_modules(probes.bench.__path__)}
+FAKE = '''
+"""Writes its dials."""
+DIALS = {"overlap": 0.4, "widths": [1, 2]}
+
+
+def draw(out, *, overlap=0.4, widths=(1, 2)):
+    path = out / "fake.txt"
+    path.write_text(f"{overlap} {widths}")
+    return [path]
+'''
+
+
+@pytest.mark.parametrize(
+    ("module", "function"), [*((m, "draw") for m in FIGURES.values()), *((m, "run") for m in BENCHES.values())]
+)
+def test_dials_are_the_keyword_arguments_with_their_defaults(module: str, function: str) -> None:
+    loaded = importlib.import_module(module)
+    out, *dials = inspect.signature(getattr(loaded, function)).parameters.values()
+    assert out.name == "out"
+    assert {dial.name: dial.default for dial in dials} == loaded.DIALS
+    assert summary(module)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "fake_figure.py").write_text(FAKE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr("figures.FIGURES", {"fake": "fake_figure"})
+    return tmp_path
+
+
+def figures(*words: str) -> object:
+    with pytest.raises(SystemExit) as ended:
+        main(["figures", *words])
+    return ended.value.code
+
+
+def test_dials_are_set_with_or_without_their_section(fake: Path) -> None:
+    assert figures("fake", "--set", "task.overlap=1.0", "--set", "widths=[4, 8]", "--out", "drawn") == 0
+    assert (fake / "drawn" / "fake.txt").read_text() == "1.0 [4, 8]"
+
+
+def test_all_are_drawn_into_the_default_folder(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert figures() == 0
+    assert (fake / "runs" / "figures" / "fake.txt").read_text() == "0.4 (1, 2)"
+    assert capsys.readouterr().out.strip() == "runs/figures/fake.txt"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("fake", "--set", "overlp=1"), "fake has no dial 'overlp'; nearest is 'overlap'"),
+        (("fake", "--set", "overlap"), "expected DIAL=VALUE"),
+        (("fake", "--set", "overlap=["), "is not a YAML value"),
+        (("--set", "overlap=1"), "name the figure whose dial this is"),
+    ],
+)
+def test_wrong_dials_are_named(
+    fake: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    assert figures(*words) == 1
+    assert message in capsys.readouterr().err
+    assert not (fake / "runs").exists()
+
+
+def test_a_figure_without_its_results_is_named_and_the_others_are_drawn(
+    fake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("figures.FIGURES", {"excess": "figures.excess", "fake": "fake_figure"})
+    assert figures() == 1
+    out, err = capsys.readouterr()
+    assert (
+        err == "fastslow: excess is not drawn: results: runs/smoke has no results.parquet; record a sweep there first\n"
+    )
+    assert out.strip() == "runs/figures/fake.txt"
