@@ -8,10 +8,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from architectures import Context, SpecError, build
+from architectures import Context, SpecError, accounting, build, state_bytes
 from architectures.amor_spec import ABLATIONS, TRIGGERS
 from architectures.amor_spec import backbone as backbone_of
 from architectures.amor_trigger import Gate
+from architectures.published import ROUTER, published_spec
 
 BASE = {"kind": "amor", "vocab_size": 11, "layers": "gdn*2", "d_model": 16, "d_ff": 24, "mixers": {"gdn": {"heads": 2}}}
 MAMBA = {**BASE, "layers": "mamba2*2", "mixers": {}}
@@ -369,9 +370,29 @@ def test_metrics_tell_rates_over_all_and_over_the_scored_positions():
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_parameters_are_the_accounting(name):
-    accounting = pytest.importorskip("architectures.accounting")
     for trigger in TRIGGERS:
         spec = {**BASE, **VARIANTS[name], "trigger": trigger}
         with torch.device("meta"):
             model = build(spec)
         assert sum(p.numel() for p in model.parameters()) == accounting.parameters(spec)
+
+
+PRINTED = {
+    "Amor-Mamba2": {"180M": 184.4, "440M": 448.7, "1.5B": 1537.4},
+    "Amor-Gated DeltaNet": {"180M": 182.0, "440M": 442.1, "1.5B": 1524.0},
+}
+"""Millions of parameters, AMOR's Table 5."""
+
+
+@pytest.mark.parametrize("scale", ["180M", "440M", "1.5B"])
+@pytest.mark.parametrize("model", PRINTED)
+def test_built_models_have_the_papers_parameters_and_routers(model, scale):
+    with torch.device("meta"):
+        native = build(published_spec(model, scale))
+        routed = build(published_spec(model + ROUTER, scale))
+    count = sum(p.numel() for p in native.parameters())
+    assert round(count / 1e6, 1) == PRINTED[model][scale]
+    routers = {"180M": 1_185_027, "440M": 1_579_011, "1.5B": 3_154_947}
+    assert sum(p.numel() for p in routed.parameters()) - count == routers[scale]
+    state = native.init_state(1, 3072, device="meta", dtype=torch.bfloat16)
+    assert state_bytes(state) == accounting.state_bytes(native.spec, 3072, dtype_bytes=2)
