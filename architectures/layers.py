@@ -26,7 +26,8 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         wide = full(x)
         if wide.is_cuda:
-            return F.rms_norm(wide, self.weight.shape, self.weight.to(wide.dtype), self.eps).to(x.dtype)
+            # The fused kernel's gradient of the weight is slow for narrow rows, so the weight stays outside.
+            return (F.rms_norm(wide, self.weight.shape, None, self.eps) * self.weight).to(x.dtype)
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (wide * scale * self.weight).to(x.dtype)
 
@@ -54,15 +55,28 @@ class ShortConvolution(nn.Module):
         return y, None if state is None else after.to(state.dtype)
 
 
+_ANGLES: dict[tuple[int, float, torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+
 def rotary(start: int, length: int, head_dim: int, base: float, x: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and sines `(T, head_dim / 2)` of positions `start` to `start + length - 1`, in float32 at least.
 
+    Rows of a table that is kept for each width, base, device and type, and made anew, longer, when it is outgrown.
+
     Reference: Su et al. 2021, arXiv 2104.09864.
     """
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    exponent = torch.arange(0, head_dim, 2, device=x.device, dtype=dtype) / head_dim
-    position = torch.arange(start, start + length, device=x.device, dtype=dtype)
-    angle = position[:, None] * base**-exponent
+    dtype, stop = torch.promote_types(x.dtype, torch.float32), start + length
+    key = (head_dim, base, x.device, dtype)
+    if key not in _ANGLES or _ANGLES[key][0].shape[0] < stop:
+        _ANGLES[key] = _angles(1 << (stop - 1).bit_length(), head_dim, base, x.device, dtype)
+    cos, sin = _ANGLES[key]
+    return cos[start:stop], sin[start:stop]
+
+
+@torch.inference_mode(False)
+def _angles(length: int, head_dim: int, base: float, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    exponent = torch.arange(0, head_dim, 2, device=device, dtype=dtype) / head_dim
+    angle = torch.arange(length, device=device, dtype=dtype)[:, None] * base**-exponent
     return angle.cos(), angle.sin()
 
 

@@ -52,6 +52,9 @@ OPERATIONS: dict[str, dict[str, Backend]] = {
 }
 
 HALF = (torch.bfloat16, torch.float16)
+FUSIBLE = ("short_conv",)
+"""Operations whose definition torch.compile makes one kernel of, together with what stands around it."""
+
 _approved: set[tuple[str, str]] = set()
 
 listeners: list[Callable[[str, tuple[Tensor | None, ...]], None]] = []
@@ -102,6 +105,8 @@ def choose(operation: str, kernels: Kernels, device: str, dtype: torch.dtype = t
         if backend.half_only and dtype not in HALF:
             raise SpecError(f"kernels.{operation}: {told!r} runs in half precision, not {dtype}; nearest: 'chunked'")
         return told
+    if device == "cuda" and operation in FUSIBLE and torch.compiler.is_compiling():
+        return "plain"
     for name, backend in backends.items():
         if not backend.cuda:
             return name

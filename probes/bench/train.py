@@ -70,6 +70,9 @@ LAYERS = {
 }
 """Two-layer models by name; a benchmark may also be given a layer pattern."""
 
+PROFILED = 4
+"""Steps of every member under the profiler, which takes long over many events."""
+
 DIALS: dict[str, Any] = {
     "device": "cuda",
     "precision": "bf16",
@@ -167,7 +170,7 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
             step = members[0].step
         found[f"{kind}_loss"] = float(trainers[0].losses[(step - 1) % WINDOW])
         if device.type == "cuda":
-            busy, kernels = profile(_block(trainers, feed), WINDOW * len(trainers))
+            busy, kernels = profile(_block(trainers, feed, PROFILED), PROFILED * len(trainers))
             found[f"{kind}_busy"] = busy
             found.setdefault("kernels", {})[kind] = kernels
         del trainers, feed
@@ -195,9 +198,9 @@ def _eager(trainer: Trainer, steps: int) -> None:
     trainer.advance(trainer.step + steps)
 
 
-def _block(members: Sequence[StepTrainer], feed: Feed) -> Callable[[], None]:
+def _block(members: Sequence[StepTrainer], feed: Feed, steps: int = WINDOW) -> Callable[[], None]:
     def work() -> None:
-        launch([(trainer, feed) for trainer in members], WINDOW)
+        launch([(trainer, feed) for trainer in members], steps)
         for trainer in members:
             trainer.collect()
 
@@ -224,7 +227,7 @@ def _timed(work: Callable[[], None], steps: int, blocks: int, device: torch.devi
 
 def profile(work: Callable[[], None], steps: int, top: int = 25) -> tuple[float, list[dict[str, Any]]]:
     """The fraction of the time in which a kernel ran, and the kernels: launches and microseconds a step of a trial."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
         work()
         torch.cuda.synchronize()
     spans = []

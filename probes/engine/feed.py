@@ -108,7 +108,12 @@ class Feed:
                 name: torch.zeros(slots, *value.shape, dtype=value.dtype, device=device)
                 for name, value in _named(example).items()
             }
-        self.lane.capture(self._save)
+        self.reason = ""
+        try:
+            self.lane.capture(self._save)
+        except RuntimeError as error:
+            # Its draws are launched one by one then, which costs the host a little and changes nothing.
+            self.reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
     def _save(self) -> Any:
         slot, largest = self.slot.clone(), self.largest.clone()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 
 def uniforms(generator: torch.Generator, *shape: int) -> Tensor:
@@ -57,8 +58,21 @@ def weighted_distinct(generator: torch.Generator, log_weights: Tensor, k: int, b
     weights, and the first `k` to ring are taken (Efraimidis and Spirakis, 2006), which is successive sampling.
     """
     n = log_weights.shape[0]
-    clocks = torch.log1p(-uniforms(generator, batch_size, n)).neg_().div_(log_weights.to(generator.device).exp())
+    clocks = (
+        torch.log1p(-uniforms(generator, batch_size, n)).neg_().div_(on_device(log_weights, generator.device).exp())
+    )
     return clocks.topk(k, dim=1, largest=False, sorted=True).indices
+
+
+def on_device(constant: Tensor, device: torch.device) -> Tensor:
+    """A constant on `device`, copied there once: a copy from the host would end the capture of a graph."""
+    copies = _COPIES.setdefault(constant, {})
+    if device not in copies:
+        copies[device] = constant.to(device)
+    return copies[device]
+
+
+_COPIES: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def shuffled(generator: torch.Generator, k: int, batch_size: int) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 
 from probes.task import Batch
-from probes.tasks.draws import distinct, integers
+from probes.tasks.draws import distinct, integers, on_device
 from probes.tasks.recall import Expectation, RecallSettings, RecallTask
 from probes.tasks.settings import refuse
 from probes.tasks.spread import NEVER, Spread, around, certain
@@ -58,7 +58,7 @@ class Memorization(RecallTask):
     def sample(self, generator: torch.Generator, batch_size: int) -> Batch:
         keys = integers(generator, 0, self.keys, batch_size, self.length // 2 + 1)
         stream = torch.stack([keys, torch.full_like(keys, self.insert)], 2).flatten(1)[:, : self.length + 1]
-        values = self.table.to(keys.device)[keys[:, :-1]].repeat_interleave(2, 1)
+        values = on_device(self.table, keys.device)[keys[:, :-1]].repeat_interleave(2, 1)
         answers = (torch.arange(self.length, device=keys.device) % 2 == 1).expand(batch_size, -1)
         return self.finish(stream, answers, values, {}, {})
 
