@@ -105,19 +105,20 @@ class Mqar(RecallTask):
         asked = shuffled(generator, self.pairs, batch_size)
         places = self.start + 2 * slots
 
-        shape = (batch_size, self.length + 1)
-        tokens = torch.zeros(shape, dtype=torch.int64, device=generator.device)
+        tokens = keys.new_zeros(batch_size, self.length + 1)
         tokens[:, 0 : 2 * self.stored : 2] = keys
         tokens[:, 1 : 2 * self.stored : 2] = values
         if self.filler:
             rest = self.length + 1 - self.start
             tokens[:, self.start :] = integers(generator, 1, 1 + self.filler, batch_size, rest)
         tokens.scatter_(1, places, keys.gather(1, asked))
-        targets = torch.zeros_like(tokens[:, :-1]).scatter_(1, places, values.gather(1, asked))
-        pair = torch.zeros_like(targets).scatter_(1, places, asked)
-        gap = torch.arange(self.length, device=tokens.device) - (2 * pair + 1)
-        slices = {"gap_octave": octave(gap.clamp(min=1)), "pair": pair}
-        return self.finish(tokens, targets > 0, targets, {"pair": pair}, slices)
+        answers = torch.zeros(batch_size, self.length, dtype=torch.bool, device=tokens.device)
+        answers.scatter_(1, places, True)
+        blank = tokens.new_full((batch_size, self.length), -1)
+        pair = blank.scatter(1, places, asked)
+        gap = blank.scatter(1, places, octave(places - (2 * asked + 1)))
+        values = blank.scatter_(1, places, values.gather(1, asked))
+        return self.finish(tokens, answers, values, {"pair": pair}, {"gap_octave": gap, "pair": pair})
 
     def bayes(self, batch: Batch) -> Spread:
         return certain(batch.targets[batch.latents["answers"]])
