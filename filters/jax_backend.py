@@ -71,7 +71,7 @@ def window(
     if reference.checked_width(width) >= x.shape[-1]:
         return forward(hmm, x, impossible=impossible, **options)
     run = _Run(hmm, x, hmm.transition, impossible, lag=width - 1, **options)
-    index = run.filled(run.x, 0) if edge == "stationary" else np.zeros_like(run.inputs.index)
+    index = run.inputs.tokens if edge == "stationary" else np.zeros_like(run.inputs.tokens)
     table = np.ones((max(LEAST, 1 << hmm.vocab_size.bit_length()), hmm.regimes))
     table[: hmm.vocab_size] = laws
     return run.windowed(Laws(run.of(table.T), index), reference.window, width, edge)
@@ -97,7 +97,7 @@ def composite(
         return other.answered_by(reference.composite, width, rate)
     with float64_locally():
         laws = run.converted(carried, other.numbers)
-        index = np.arange(run.inputs.index.size, dtype=np.int32).reshape(run.inputs.index.shape)
+    index = np.arange(run.inputs.tokens.size, dtype=np.int32).reshape(run.inputs.tokens.shape)
     return run.windowed(Laws(laws, index), reference.composite, width, rate)
 
 
@@ -149,26 +149,23 @@ class _Run:
         pairs = hmm.vocab_size**2
         rows = np.ones((max(LEAST, 1 << pairs.bit_length()), hmm.regimes))  # the last, all ones, tells nothing
         rows[:pairs] = table.reshape(pairs, hmm.regimes)
-        index = np.full(self.x.shape, len(rows) - 1)
-        index[:, 1:] = self.x[:, :-1] * hmm.vocab_size + self.x[:, 1:]
         first, never_first = scaling.starts(hmm)
         self.never = None
         if self.numbers is Wide or never.any() or never_first.any():
-            self.never = np.append(never.ravel(), np.zeros(len(rows) - pairs, dtype=bool))[index]
-            self.never[:, 0] = never_first[self.x[:, 0]]
+            self.never = np.concatenate([never_first[self.x[:, :1]], never[self.x[:, :-1], self.x[:, 1:]]], axis=1)
         begin = NumpyWide(first.mantissa[self.x[:, 0]].T, first.exponent[self.x[:, 0]].T)
-        filled = self.filled(index, len(rows) - 1)
-        self.inputs = Inputs(self.of(transition), self.of(rows.T), self.of(begin), filled)
+        filled = np.zeros((len(self.x), self.length), dtype=np.int32)
+        filled[:, : self.x.shape[1]] = self.x
+        shape = np.int32(self.x.shape[1]), np.int32(hmm.vocab_size)
+        self.inputs = Inputs(self.of(transition), self.of(rows.T), self.of(begin), filled, *shape)
 
     def of(self, numbers: Array | NumpyWide) -> Any:
         """NumPy numbers as those of this run."""
         return self.numbers.of(numbers if isinstance(numbers, NumpyWide) else NumpyWide.of(numbers), self.computed)
 
-    def filled(self, index: NDArray[np.int64], value: int) -> NDArray[np.int32]:
-        """`(B, n)` filled up to the length that programs are compiled for."""
-        filled = np.full((index.shape[0], self.length), value, dtype=np.int32)
-        filled[:, : index.shape[1]] = index
-        return filled
+    def in_order(self, part: Any) -> Any:
+        """A part of a program's outputs as `(B, n, K)`."""
+        return part.transpose(2, 0, 1) if self.size == self.length else part
 
     def filtered(self, definition: Any, *arguments: Any) -> FilterResult:
         """The result of the filter; `definition(hmm, tokens, *arguments)` is its reference."""
@@ -185,7 +182,8 @@ class _Run:
     def posterior(self) -> Any:
         """The filter's posteriors `(B, n, K)`, filling included, as numbers of this run."""
         with float64_locally():
-            return jax_programs.filtered(self.numbers, self.size, self.inputs).posterior
+            outputs = jax_programs.filtered(self.numbers, self.size, self.inputs)
+            return jax.tree.map(self.in_order, outputs.posterior)
 
     def converted(self, posterior: Any, numbers: Any) -> Any:
         """Posteriors of another run, which computes with `numbers`, as a table of this run `(K, B n)`."""
@@ -203,12 +201,11 @@ class _Run:
         """
         length = self.x.shape[1]
         predicted = slice(first, first + length - 1)
-        probability = jax.tree.map(lambda part: np.asarray(part)[:, predicted, 0], outputs.probability)
-        log_prob = self.numbers.log(probability)
+        log_prob = self.in_order(self.numbers.log(outputs.probability))[:, predicted, 0]
         prior, posterior = self.numbers.float(outputs.prior), self.numbers.float(outputs.posterior)
         if not self.device_arrays:
             prior, posterior = np.asarray(prior), np.asarray(posterior)
-        prior, posterior = prior[:, predicted], posterior[:, :length]
+        prior, posterior = self.in_order(prior)[:, predicted], self.in_order(posterior)[:, :length]
         if self.never is not None:
             found = self.never.copy()
             if self.numbers is Wide:

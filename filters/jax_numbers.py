@@ -41,17 +41,18 @@ class Linear:
     @staticmethod
     def tamed(a: Any, whole: bool = False) -> Any:
         """Rescaled by the sum of the first row, or of all: those of steps with positive transitions are comparable."""
-        return a * (1 / (a.sum((0, 1)) if whole else a[0].sum(0)))
+        total = _added(a, 1)
+        return a * (1 / (_added(total, 0) if whole else total[:1]))
 
     @staticmethod
     def total(a: Any) -> Any:
         """The sum of each row, `(I, 1, ...)`."""
-        return a.sum(1, keepdims=True)
+        return _added(a, 1)
 
     @staticmethod
     def divided(a: Any, total: Any) -> Any:
-        """Rows divided by `total`; 0 / 0 is 0."""
-        return a / jnp.where(total == 0, 1, total)
+        """Rows divided by `total`, which is not 0."""
+        return a * (1 / total)
 
     @staticmethod
     def float(a: Any) -> Any:
@@ -62,6 +63,11 @@ class Linear:
     def log(a: Any) -> Any:
         """The natural logarithm, in NumPy, whose logarithm is the faster."""
         return np.log(np.asarray(a))
+
+
+def _added(a: Any, axis: int) -> Any:
+    """The sum over a short axis, kept with length 1, written out so that it is part of the loop over lanes."""
+    return sum(jax.lax.slice_in_dim(a, k, k + 1, axis=axis) for k in range(a.shape[axis]))
 
 
 class WidePair(NamedTuple):

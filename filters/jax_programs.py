@@ -21,15 +21,18 @@ DIRECT = 8
 
 
 class Inputs(NamedTuple):
-    """What fixes a filter: `table` `(K, K)`, `likelihoods` `(K, R)`, `start` `(K, B)` over `z_0`.
+    """What fixes a filter: `table` `(K, K)`, `likelihoods` `(K, R)`, `start` `(K, B)` over `z_0`, `tokens` `(B, n)`.
 
-    Token t of sequence b has the likelihoods `likelihoods[:, index[b, t]]`, `index` `(B, n)`; of the first, all 1.
+    A token v after a token u has the likelihoods `likelihoods[:, u vocab_size + v]`. The first one, and those from
+    `length` on, which fill the array up, have the last column: all 1.
     """
 
     table: Any
     likelihoods: Any
     start: Any
-    index: Any
+    tokens: Any
+    length: Any
+    vocab_size: Any
 
 
 class Laws(NamedTuple):
@@ -40,7 +43,10 @@ class Laws(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """By token, as numbers: `probability` `(B, n, 1)`, `prior` and `posterior` `(B, n, K)`."""
+    """By token, as numbers: `probability` `(B, n, 1)`, `prior` and `posterior` `(B, n, K)`.
+
+    Of chunks that hold a whole sequence the parts are `(n, K, B)` as they come: a view puts them in order, no copy.
+    """
 
     probability: Any
     prior: Any
@@ -77,7 +83,6 @@ def windowed(numbers: Any, size: int, inputs: Inputs, laws: Laws, lag: Any) -> O
     Chunks of one token absorb steps one by one, `lag < DIRECT`; else chunks are not longer than `lag`.
     """
     table, start, index = _arranged(inputs, size)
-    following = jnp.roll(inputs.index, -1, axis=1)
 
     def believed(vector: Any, places: Any) -> Outputs:
         posterior = numbers.divided(vector, numbers.total(vector))
@@ -87,14 +92,23 @@ def windowed(numbers: Any, size: int, inputs: Inputs, laws: Laws, lag: Any) -> O
 
     arguments = numbers, table, inputs, start, index, laws, _by_place(laws.index, size), lag
     windows = _direct(*arguments) if size == 1 else _windows(*arguments)
-    return _flat(jax.vmap(believed)(windows, _by_place(following, size)))
+    following = _by_place(jnp.roll(_pairs(inputs), -1, axis=1), size)
+    return _flat(jax.vmap(believed)(windows, following))
 
 
 def _arranged(inputs: Inputs, size: int) -> tuple[Any, Any, Any]:
     """The table `(K, K, 1, 1)`, the start `(1, K, B, 1)` and the index `(S, B, C)`."""
     table = jax.tree.map(lambda part: part[:, :, None, None], inputs.table)
     start = jax.tree.map(lambda part: part[None, :, :, None], inputs.start)
-    return table, start, _by_place(inputs.index, size)
+    return table, start, _by_place(_pairs(inputs), size)
+
+
+def _pairs(inputs: Inputs) -> Any:
+    """The column of `inputs.likelihoods` of each token, `(B, n)`."""
+    token = jnp.arange(inputs.tokens.shape[1])
+    pair = jnp.roll(inputs.tokens, 1, axis=1) * inputs.vocab_size + inputs.tokens
+    last = jax.tree.leaves(inputs.likelihoods)[0].shape[1] - 1
+    return jnp.where((token > 0) & (token < inputs.length), pair, last)
 
 
 def _by_place(index: Any, size: int) -> Any:
@@ -108,9 +122,11 @@ def _columns(table: Any, places: Any) -> Any:
 
 
 def _flat(lanes: Any) -> Any:
-    """From `(S, 1, K, B, C)` to `(B, n, K)`."""
+    """From `(S, 1, K, B, C)` to `(B, n, K)`; if there is one chunk, to `(n, K, B)`."""
 
     def flat(part: Any) -> Any:
+        if part.shape[-1] == 1:
+            return part[:, 0, :, :, 0]
         return part[:, 0].transpose(2, 3, 0, 1).reshape(part.shape[3], -1, part.shape[2])
 
     return jax.tree.map(flat, lanes)
