@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from .context import Context
 from .kernels import Kernels, full
 from .layers import RMSNorm, ShortConvolution, rotary, rotate
-from .mixers.attention import attend
+from .mixers.attention import attend, empty_cache, extend_cache
 from .mixers.base import Mixer, State
 from .oryx_modes import Modes, Plan
 from .oryx_recurrence import Recurrence, unit
@@ -82,7 +82,7 @@ class OryxMixer(Mixer):
         k_linear = self._rotate(k, angles) if self.rope == "both" else k
         o: Tensor | None = None
         if plan.linear or state is not None:
-            q = k_linear
+            q = k_linear  # any query will do where no output of the recurrence is needed
             if plan.linear:
                 q = self.query(self.attention_query if self.linear_query is None else self.linear_query, x)
                 q = self._rotate(q, angles) if self.rope == "both" else q
@@ -91,11 +91,13 @@ class OryxMixer(Mixer):
         if plan.attention or state is not None:
             k = k_linear if self.rope == "both" else self._rotate(k, angles)
             k = unit(k) if self.attention_l2 != "none" else k
-            keys, values = self._remember(k.transpose(1, 2), v.transpose(1, 2), state)
+            keys, values = k.transpose(1, 2), v.transpose(1, 2)
+            if state is not None:
+                keys, values = extend_cache(state, keys, values)
         if plan.attention:
             o = self._attention(x, keys, values, angles, plan, o)
         if state is not None:
-            state = {"k": state["k"], "v": state["v"], "length": start + x.shape[1], "memory": memory}
+            state = {**state, "memory": memory}
             if conv is not None:
                 state["conv"] = conv
         assert o is not None
@@ -133,17 +135,6 @@ class OryxMixer(Mixer):
         cos, sin = angles
         return rotate(x, cos[:, None], sin[:, None])
 
-    def _remember(self, k: Tensor, v: Tensor, state: State | None) -> tuple[Tensor, Tensor]:
-        """Keys and values `(B, H, S, d)` of all tokens so far, the new ones written into the cache."""
-        if state is None:
-            return k, v
-        start, stop = state["length"], state["length"] + k.shape[2]
-        if stop > state["k"].shape[2]:
-            raise ValueError(f"max_length: {state['k'].shape[2]} tokens of cache, token {stop} does not fit")
-        state["k"][:, :, start:stop] = k
-        state["v"][:, :, start:stop] = v
-        return state["k"][:, :, :stop].to(k.dtype), state["v"][:, :, :stop].to(v.dtype)
-
     def _attention(
         self,
         x: Tensor,
@@ -179,14 +170,9 @@ class OryxMixer(Mixer):
         return attend(q.transpose(1, 2), keys, values).transpose(1, 2)
 
     def init_state(self, batch_size: int, max_length: int, *, device: torch.device, dtype: torch.dtype) -> State:
-        cache = (batch_size, self.heads, max_length, self.head_dim)
         wide = torch.promote_types(dtype, torch.float32)
-        state: State = {
-            "k": torch.zeros(cache, device=device, dtype=dtype),
-            "v": torch.zeros(cache, device=device, dtype=dtype),
-            "length": 0,
-            "memory": torch.zeros(batch_size, self.heads, self.head_dim, self.head_dim, device=device, dtype=wide),
-        }
+        state = empty_cache((batch_size, self.heads, max_length, self.head_dim), device, dtype)
+        state["memory"] = torch.zeros(batch_size, self.heads, self.head_dim, self.head_dim, device=device, dtype=wide)
         if self.conv is not None:
             state["conv"] = self.conv.init_state(batch_size, device=device, dtype=dtype)
         return state
