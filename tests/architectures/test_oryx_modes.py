@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -206,6 +207,26 @@ class TestPerLayer:
         assert torch.equal(logits(fixed, tokens, mode=mode), expected)
         with pytest.raises(ValueError, match=r"control: unknown 'mode_1'; nearest: 'mode_2'|nearest: 'mode_0'"):
             logits(fixed, tokens, mode=mode, mode_1=mode)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_off_the_cpu_no_value_is_read_and_no_shape_depends_on_data(mixer, monkeypatch):
+    """On the meta device there are no values: reading a mode, or counting attended tokens, would raise."""
+    monkeypatch.setattr(torch, "autocast", lambda *args, **options: nullcontext())  # which meta does not have
+    tokens, mode = (x.to("meta") for x in drawn())
+    with torch.device("meta"):
+        model = build({"kind": "oryx", "mixer": mixer, "vocab_size": V, "d_model": 16, "layers": 2})
+    output = model(tokens, control={"mode": mode})
+    output.logits.sum().backward()
+    assert output.extras["metrics"]["attention_pairs"] == 1
+    assert model.blocks[0].mixer.attention_query.weight.grad.shape == (16, 16)
+    state = model.init_state(B, T)
+    _, state = model.prefill(tokens[:, :5], state, control={"mode": mode[:, :5]})
+    logits, _ = model.step(tokens[:, 5], state, control={"mode": mode[:, 5]})
+    assert logits.shape == (B, V)
+    model.path = "sparse"
+    with pytest.raises(Exception, match="meta"):
+        model(tokens, control={"mode": mode})
 
 
 @pytest.mark.parametrize(

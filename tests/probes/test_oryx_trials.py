@@ -66,3 +66,18 @@ def test_a_bad_schedule_is_a_recorded_failure(tmp_path):
     row = probes.run("two_timescale_small", "oryx_tm", sets=sets, out=tmp_path).row
     assert row["status"] == "failed"
     assert "control.mode.chunck: random_chunks has no such parameter; nearest is 'chunk'" in row["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["oryx_tm", "oryx_tg"])
+def test_both_modes_learn_more_than_the_memoryless_predictor(architecture, tmp_path):
+    """Two standard errors below window(1), as the smoke suite must show, after 300 of its 700 steps."""
+    sets = {
+        "arch": {"d_model": 32, "init_std": 0.1},
+        "train": {"steps": 300, "batch_size": 32, "warmup": 20, "lr": 1e-2, "evaluations": 1},
+        "evaluate": {"validation_sequences": 64, "test_sequences": 512},
+    }
+    row = probes.run("two_timescale_small", architecture, sets=sets, out=tmp_path).row
+    for name in ("attention", "linear", "mixed"):
+        error = np.hypot(row[f"variant.{name}.excess_se"], row["reference.window_1.excess_se"])
+        assert row[f"variant.{name}.excess"] + 2 * error < row["reference.window_1.excess"]
