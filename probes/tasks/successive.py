@@ -77,7 +77,7 @@ class _Grid:
         self.weights = (log_weights - log_weights.max()).double().cpu().exp()
         least = self.weights.sort().values[: len(self.weights) - k].sum()
         first, last = -math.log(float(self.weights.sum())) - 45 / k - 1, math.log(60 / float(least))
-        width = min(0.2, 0.3 / math.sqrt(k))
+        width = min(0.2, 0.2 / math.sqrt(k))
         time = torch.arange(first, last + width, width, dtype=torch.float64).exp()
         self.step = width * time
         self.silent = (-self.weights[:, None] * time).exp()
