@@ -40,6 +40,17 @@ class Wide:
         self.mantissa[index] = value.mantissa
         self.exponent[index] = value.exponent
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of both arrays."""
+        return self.mantissa.shape
+
+    def __add__(self, other: Wide) -> Wide:
+        """The sum, broadcast."""
+        top = np.maximum(self.exponent, other.exponent)
+        total = np.ldexp(self.mantissa, self.exponent - top) + np.ldexp(other.mantissa, other.exponent - top)
+        return normal(total, top)
+
     def __mul__(self, other: Wide) -> Wide:
         """The product, broadcast."""
         return normal(self.mantissa * other.mantissa, self.exponent + other.exponent)
