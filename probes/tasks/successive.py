@@ -75,8 +75,11 @@ class _Grid:
     def __init__(self, log_weights: Tensor, k: int) -> None:
         self.k = k
         self.weights = (log_weights - log_weights.max()).double().cpu().exp()
-        least = self.weights.sort().values[: len(self.weights) - k].sum()
-        first, last = -math.log(float(self.weights.sum())) - 45 / k - 1, math.log(60 / float(least))
+        # P(k-th ring > t) is at most the number of sets of n - k items times exp(-t W) for the lightest of them
+        n = len(self.weights)
+        least = self.weights.sort().values[: n - k].sum()
+        sets = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        first, last = -math.log(float(self.weights.sum())) - 45 / k - 1, math.log((45 + sets) / float(least))
         width = min(0.2, 0.2 / math.sqrt(k))
         time = torch.arange(first, last + width, width, dtype=torch.float64).exp()
         self.step = width * time
