@@ -44,6 +44,11 @@ GOOD = """
             after = {"sum": total[:, -1], "count": state["count"] + x.shape[1]}
             return self.out(self.scale * total / count), after
 
+    class Steered(Mean):
+        def forward(self, x, context):
+            push = context.control.get("push")
+            return super().forward(x) if push is None else super().forward(x) + push[..., None]
+
     class Leak(Mean):
         def forward(self, x):
             return super().forward(x.roll(-1, 1))
@@ -208,3 +213,43 @@ def test_fla_layers_are_listed_and_say_what_they_need():
 )
 def test_claimed_growth(layers, mixers, growth):
     assert claimed_growth(resolve({"vocab_size": 7, "layers": layers, "mixers": mixers})) == growth
+
+
+def test_a_plug_in_with_a_context_gets_it(file):
+    model = build({"vocab_size": 7, "d_model": 16, "layers": f"mixer:{file}:Steered"})
+    tokens = torch.zeros(2, 5, dtype=torch.long)
+    still, pushed = model(tokens).logits, model(tokens, control={"push": torch.eye(2, 5)}).logits
+    moved = (still - pushed).abs().amax(-1) > 0
+    assert torch.equal(moved, torch.eye(2, 5, dtype=torch.bool))
+
+
+def test_fla_layers_become_mixers(monkeypatch):
+    """With a stand-in for the package: arguments, the first of several outputs, and its own initialisation."""
+    from architectures import plugins
+
+    seen = {}
+
+    class GatedLinearAttention(torch.nn.Module):
+        def __init__(self, mode="chunk", hidden_size=1024, num_heads=4, layer_idx=None):
+            super().__init__()
+            seen.update(hidden_size=hidden_size, num_heads=num_heads, layer_idx=layer_idx)
+            self.o_proj = torch.nn.Linear(hidden_size, hidden_size)
+            torch.nn.init.constant_(self.o_proj.weight, 0.5)
+
+        def forward(self, hidden_states, attention_mask=None, past_key_values=None):
+            return self.o_proj(hidden_states), None, past_key_values
+
+    layers = type(sys)("fla.layers")
+    layers.GatedLinearAttention = GatedLinearAttention
+    monkeypatch.setitem(sys.modules, "fla", type(sys)("fla"))
+    monkeypatch.setitem(sys.modules, "fla.layers", layers)
+    monkeypatch.setattr(plugins, "require", lambda *args, **kwargs: None)
+    mixers = {"g": {"kind": "fla:GatedLinearAttention", "num_heads": 2}}
+    model = build({"vocab_size": 7, "d_model": 16, "layers": "g", "mixers": mixers})
+    assert seen == {"hidden_size": 16, "num_heads": 2, "layer_idx": 0}
+    assert (model.blocks[0].mixer.module.layer.o_proj.weight == 0.5).all()
+    assert model(torch.zeros(2, 5, dtype=torch.long)).logits.shape == (2, 5, 7)
+    with pytest.raises(NotImplementedError, match="fla:GatedLinearAttention has no init_state and prefill"):
+        model.init_state(1, 4)
+    with pytest.raises(SpecError, match="does not take"):
+        build({"vocab_size": 7, "layers": "g", "mixers": {"g": {"kind": "fla:GatedLinearAttention", "head_dims": 2}}})
