@@ -16,6 +16,8 @@ DIALS: dict[str, Any] = {"results": "runs/oryx-smoke", "tasks": None, "score": "
 """`results`: a sweep's folder. `tasks`: some of its tasks, None for all. `score`: `accuracy` or `excess` (nats)."""
 
 SCORES = {"accuracy": "accuracy", "excess": "excess over Bayes (nats per token)"}
+SPAN = {"accuracy": 0.1, "excess": 0.0}
+"""Least height of a panel, so that differences within a percent do not fill one."""
 FAMILIES = ("last tokens", "first tokens", "random chunks", "query and after", "context")
 """How the attended tokens were chosen, in the order of colours."""
 
@@ -93,3 +95,6 @@ def _panel(axis: Axes, part: pd.DataFrame) -> None:
         if len(mine):
             axis.plot(mine.fraction, mine[score], marker=marker, color=color, linewidth=1, label=family, zorder=3)
     axis.set_xlim(-0.05, 1.05)
+    low, high = axis.get_ylim()
+    if high - low < SPAN[score]:
+        axis.set_ylim((low + high - SPAN[score]) / 2, (low + high + SPAN[score]) / 2)

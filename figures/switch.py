@@ -113,7 +113,9 @@ def _panel(axis: Axes, part: pd.DataFrame, group: Group, variant: str) -> None:
             linewidth=0,
             transform=axis.get_xaxis_transform(),
         )
-    axis.text(0.98, 0.97, variant.replace("_", " "), transform=axis.transAxes, ha="right", va="top", fontsize=6.5)
+    label = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
+    text = axis.text(0.98, 0.97, variant.replace("_", " "), transform=axis.transAxes, fontsize=6.5, bbox=label)
+    text.set(ha="right", va="top")
     axis.set_xlim(part.position.min() - 0.5, part.position.max() + 0.5)
 
 
