@@ -65,6 +65,11 @@ _HEAD: dict[str, Field] = {
     "size": Field("int", optional=True, minimum=1),
 }
 """`tokens`: logits over the vocabulary; `linear`: `size` outputs of its own, with a bias."""
+_POSITION_HEAD: dict[str, Field] = {
+    "kind": Field("str", "position_mlp", choices=("position_mlp",)),
+    "hidden": Field("int", lambda d, p: 2 * d, minimum=1),
+}
+"""`position_mlp`: every token told from the last position's features (`architectures.position_head`)."""
 
 
 def resolve(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +129,12 @@ def resolve_stack(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve_head(spec: Mapping[str, Any], d_model: int) -> dict[str, Any]:
     """The resolved `head` of a spec of any kind."""
-    head = resolve_fields("head", _HEAD, _mapping("head", spec.get("head") or {}), d_model)
+    given = _mapping("head", spec.get("head") or {})
+    if given.get("kind") == "position_mlp":
+        if spec.get("kind", "stack") != "stack":
+            raise SpecError(f"head.kind: 'position_mlp' does not fit kind {spec['kind']!r}; nearest: kind 'stack'")
+        return resolve_fields("head", _POSITION_HEAD, given, d_model)
+    head = resolve_fields("head", _HEAD, given, d_model)
     if (head["kind"] == "linear") != (head["size"] is not None):
         raise SpecError(f"head.size: {head['size']!r} does not fit head.kind {head['kind']!r}: only linear has a size")
     return head

@@ -19,6 +19,7 @@ from .kernels import Kernels
 from .layers import RMSNorm
 from .mixers.base import Mixer
 from .mixers.mlp import SwiGLU
+from .position_head import PositionMLP
 
 State = dict[str, Any]
 """`position`: tokens seen; `max_length`: room; `layers`: each mixer's state."""
@@ -68,7 +69,10 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(mixer, d_model, spec["d_ff"], eps) for mixer in layers)
         self.norm = RMSNorm(d_model, eps)
         self.readout: nn.Linear | None = None
-        if spec["head"]["kind"] == "linear":
+        self.position_head: PositionMLP | None = None
+        if spec["head"]["kind"] == "position_mlp":
+            self.position_head = PositionMLP(d_model, spec["head"]["hidden"], spec["vocab_size"])
+        elif spec["head"]["kind"] == "linear":
             self.readout = nn.Linear(d_model, spec["head"]["size"])
         elif not spec["tie"]:
             self.readout = nn.Linear(d_model, spec["vocab_size"], bias=False)
@@ -114,6 +118,11 @@ class Stack(nn.Module):
         context = Context(control=control or {}, head=self.head)
         collected: list[Tensor] | None = [] if features else None
         x = self.backbone(tokens, context, collected)
+        if self.position_head is not None:
+            x = self.norm(x)
+            if collected is not None:
+                context.extras["features"] = (*collected, x)
+            return Output(self.position_head(select(self.position_head.coded(x), positions)), context.extras)
         if collected is not None:
             x = self.norm(x)
             context.extras["features"] = (*collected, x)
@@ -156,8 +165,13 @@ class Stack(nn.Module):
     ) -> tuple[Tensor, State]:
         """The next `tokens (B, T)` of a sequence: logits `(B, V)` after the last, or `(B, T, V)`, and the new state.
 
-        Raises `ValueError` when the state's `max_length` is exceeded.
+        Raises `ValueError` when the state's `max_length` is exceeded, `NotImplementedError` for a head that reads whole
+        sequences.
         """
+        if self.position_head is not None:
+            raise NotImplementedError(
+                "head.kind: 'position_mlp' reads a whole sequence and has no logits token by token"
+            )
         x = self.advance(tokens, state, Context(control=control or {}, head=self.head))
         return self.head(self.norm(x[:, -1] if logits == "last" else x)), state
 

@@ -29,6 +29,8 @@ def head_cost(spec: Spec) -> Cost:
     d, head = spec["d_model"], spec["head"]
     if head["kind"] == "linear":
         return linear(d, head["size"], bias=True)
+    if head["kind"] == "position_mlp":
+        return linear(d, head["hidden"], bias=True) + linear(head["hidden"], spec["vocab_size"], bias=True)
     full = linear(d, spec["vocab_size"])
     return full if not spec["tie"] else Cost(projections=full.projections)
 
