@@ -19,7 +19,6 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..amor import Amor, AmorBlock
 from ..errors import SpecError, unknown
@@ -124,11 +123,11 @@ class Decoder:
     @torch.no_grad()
     def _step(self) -> None:
         self.desk.turn()
-        self.x.copy_(F.embedding(self.token, self.embedding))
+        torch.index_select(self.embedding, 0, self.token, out=self.x)
         for step in self.steps:
             step(self.x)
         self.desk.ops.project(self.x, self.head, self.logits, norm=self.final)
-        self.token.copy_(self.logits.argmax(-1))
+        self.desk.ops.choose(self.logits, self.token)
         self.position.add_(1)
         self.tokens.index_copy_(1, self.position, self.token[:, None])
 

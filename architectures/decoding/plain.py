@@ -267,3 +267,8 @@ def attend(
     if residual:
         y = out + y
     out.copy_(y if fire is None else torch.where(fire[:, None] > 0, y, out))
+
+
+def choose(logits: Tensor, token: Tensor) -> None:
+    """`token (B,)`: where the largest of `logits (B, V)` stands, the first of equals."""
+    token.copy_((logits == logits.amax(-1, keepdim=True)).int().argmax(-1))

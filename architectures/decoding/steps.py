@@ -34,7 +34,7 @@ class Desk:
     def __init__(self, ops: ModuleType, batch: int, position: Tensor, dtype: torch.dtype) -> None:
         self.ops, self.batch, self.position, self.dtype = ops, batch, position, dtype
         self._buffers: dict[tuple[Any, ...], Tensor] = {}
-        self._angles: dict[tuple[int, float], tuple[Angles, Tensor]] = {}
+        self._angles: dict[tuple[int, float], tuple[Angles, Tensor, Tensor]] = {}
 
     def buffer(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A scratch tensor `(B, *shape)`; the same one for the same name, shape and dtype."""
@@ -55,15 +55,16 @@ class Desk:
         if (width, base) not in self._angles:
             exponent = torch.arange(0, width, 2, device=self.position.device, dtype=self.wide) / width
             rate = base**-exponent
-            self._angles[width, base] = Angles(torch.zeros_like(rate), torch.zeros_like(rate)), rate
+            angles = Angles(torch.zeros_like(rate), torch.zeros_like(rate))
+            self._angles[width, base] = angles, rate, torch.zeros_like(rate)
         return self._angles[width, base][0]
 
     def turn(self) -> None:
         """Sets all angles for the position."""
-        for (cos, sin), rate in self._angles.values():
-            angle = self.position * rate
-            cos.copy_(angle.cos())
-            sin.copy_(angle.sin())
+        for (cos, sin), rate, angle in self._angles.values():
+            torch.mul(self.position, rate, out=angle)
+            torch.cos(angle, out=cos)
+            torch.sin(angle, out=sin)
 
     @property
     def scratch_bytes(self) -> int:

@@ -3,12 +3,17 @@
 A step is bound by the bytes it reads, so every kernel reads its weights or its cache once, in one sweep, and everything
 that is small is recomputed by each program instead of being passed through memory. A gate that is shut ends its
 kernels before they read anything.
+
+`CHAIN`: the kernel was launched before the one ahead of it had finished (programmatic dependent launch). It loads what
+no kernel of the same step writes, its weights and its recurrent state, and then waits; every program waits, so that a
+finished kernel means that all before it have finished.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -25,6 +30,20 @@ def _rounded(x, dtype: tl.constexpr):
 @triton.jit
 def _softplus(x):
     return tl.where(x > 20, x, tl.log(1 + tl.exp(tl.minimum(x, 20.0))))
+
+
+@triton.jit
+def _announce(CHAIN: tl.constexpr):
+    """The next kernel may be launched once all programs of this one run."""
+    if CHAIN:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def _await(CHAIN: tl.constexpr):
+    """What the kernels before this one wrote is there."""
+    if CHAIN:
+        gdc_wait()
 
 
 @triton.jit
@@ -55,10 +74,13 @@ def project(
     RESIDUAL: tl.constexpr,
     SCALE: tl.constexpr,
     FIRE: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """`ROWS` outputs of all sequences: their weights are loaded once, whole rows at a time."""
+    _announce(CHAIN)
     wanted = 1
     if FIRE:
+        _await(CHAIN)
         wanted = 0
         for row in tl.static_range(B):
             wanted += tl.load(fire + row).to(tl.int32)
@@ -72,6 +94,8 @@ def project(
         dtype: tl.constexpr = out.dtype.element_ty
         if SWIGLU:
             w_value = tl.load(weight + N * K + place, mask=tile, other=0)
+        if not FIRE:
+            _await(CHAIN)
         for row in tl.static_range(B):
             read = tl.load(x + row * x_row + k, mask=inside, other=0).to(tl.float32)
             if NORM:
@@ -92,8 +116,10 @@ def project(
 
 
 @triton.jit
-def normed(x, out, norm, K, x_row, out_row, eps, COLUMNS: tl.constexpr):
+def normed(x, out, norm, K, x_row, out_row, eps, COLUMNS: tl.constexpr, CHAIN: tl.constexpr):
     """One sequence."""
+    _announce(CHAIN)
+    _await(CHAIN)
     row, k = tl.program_id(0), tl.arange(0, COLUMNS)
     inside = k < K
     read = tl.load(x + row * x_row + k, mask=inside, other=0).to(tl.float32)
@@ -116,13 +142,16 @@ def entropy_partials(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     NORM: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """Of `ROWS` logits l: their maximum m, `sum exp(l - m)` and `sum exp(l - m) l`; no logit is stored."""
+    _announce(CHAIN)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, COLUMNS)
     inside = k < K
     real = n < N
     w = tl.load(weight + n[:, None] * K + k[None, :], mask=real[:, None] & inside[None, :], other=0)
+    _await(CHAIN)
     for row in tl.static_range(B):
         read = tl.load(x + row * x_row + k, mask=inside, other=0).to(tl.float32)
         if NORM:
@@ -137,8 +166,10 @@ def entropy_partials(
 
 
 @triton.jit
-def entropy(partials, score, programs, log_size, BLOCK: tl.constexpr):
+def entropy(partials, score, programs, log_size, BLOCK: tl.constexpr, CHAIN: tl.constexpr):
     """`H = m + log Z - (sum exp(l - m) l) / Z` of one sequence, over `log V`."""
+    _announce(CHAIN)
+    _await(CHAIN)
     row = tl.program_id(0)
     lowest = -1e30
     most = tl.full([BLOCK], lowest, tl.float32)
@@ -177,8 +208,11 @@ def route(
     UNITS: tl.constexpr,
     COLUMNS: tl.constexpr,
     NORM: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """One sequence's router, after its first linear map."""
+    _announce(CHAIN)
+    _await(CHAIN)
     row = tl.program_id(0)
     r, k = tl.arange(0, UNITS), tl.arange(0, COLUMNS)
     unit, inside = r < R, k < K
@@ -192,8 +226,21 @@ def route(
 
 
 @triton.jit
-def decide(score, threshold, fire, count, position, fires, fires_row, SCORED: tl.constexpr, DIAL: tl.constexpr):
+def decide(
+    score,
+    threshold,
+    fire,
+    count,
+    position,
+    fires,
+    fires_row,
+    SCORED: tl.constexpr,
+    DIAL: tl.constexpr,
+    CHAIN: tl.constexpr,
+):
     """One sequence's gate."""
+    _announce(CHAIN)
+    _await(CHAIN)
     row = tl.program_id(0)
     if DIAL:
         decision = tl.load(fires + row * fires_row + tl.load(position)).to(tl.int32)
@@ -221,8 +268,11 @@ def convolve(
     BLOCK: tl.constexpr,
     BIAS: tl.constexpr,
     SILU: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """`BLOCK` channels of one sequence; the ring's slot for the new input is read by nobody."""
+    _announce(CHAIN)
+    _await(CHAIN)
     c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1)
     inside = c < C
@@ -285,8 +335,10 @@ def ssd(
     GATE: tl.constexpr,
     TURN: tl.constexpr,
     READ: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """`CHANNELS` of one head's P channels, with their part of the state."""
+    _announce(CHAIN)
     h, row = tl.program_id(0), tl.program_id(2)
     p = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     n = tl.arange(0, STATES)
@@ -294,6 +346,7 @@ def ssd(
     tile = channel[:, None] & inside[None, :]
     place = ((row * H + h) * P + p[:, None]) * N + n[None, :]
     s = tl.load(state + place, mask=tile, other=0).to(tl.float32)
+    _await(CHAIN)
     step = _softplus(tl.load(dt + row * dt_row + h).to(tl.float32) + tl.load(dt_bias + h).to(tl.float32))
     fade = tl.exp(-step * tl.exp(tl.load(log_a + h).to(tl.float32)))
     dtype: tl.constexpr = b.dtype.element_ty
@@ -357,14 +410,17 @@ def delta(
     VALUES: tl.constexpr,
     SILU: tl.constexpr,
     READ: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """One head and its whole memory."""
+    _announce(CHAIN)
     h, row = tl.program_id(0), tl.program_id(1)
     i, e = tl.arange(0, KEYS), tl.arange(0, VALUES)
     key, inside = i < D, e < E
     tile = key[:, None] & inside[None, :]
     place = ((row * H + h) * D + i[:, None]) * E + e[None, :]
     s = tl.load(memory + place, mask=tile, other=0)
+    _await(CHAIN)
     dtype: tl.constexpr = v.dtype.element_ty
     k_unit = _unit(tl.load(k + row * k_row + h * D + i, mask=key, other=0).to(tl.float32)).to(dtype).to(tl.float32)
     value = tl.load(v + row * v_row + h * E + e, mask=inside, other=0).to(tl.float32)
@@ -400,8 +456,11 @@ def remember(
     v_row,
     WIDTH: tl.constexpr,
     TURN: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """One head's key and value into the caches."""
+    _announce(CHAIN)
+    _await(CHAIN)
     h, row = tl.program_id(0), tl.program_id(1)
     i = tl.arange(0, WIDTH)
     inside = i < D
@@ -439,8 +498,11 @@ def attend_split(
     FIRE: tl.constexpr,
     TURN: tl.constexpr,
     SILU: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """One head over one part of the filled cache: maximum, sum of exponentials, weighted values."""
+    _announce(CHAIN)
+    _await(CHAIN)
     pair, split = tl.program_id(0), tl.program_id(1)
     h, row = pair % H, pair // H
     length = (tl.load(position) + 1).to(tl.int32)
@@ -510,8 +572,11 @@ def attend_join(
     NORM: tl.constexpr,
     GATE: tl.constexpr,
     RESIDUAL: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):
     """One head's output from its parts."""
+    _announce(CHAIN)
+    _await(CHAIN)
     pair = tl.program_id(0)
     h, row = pair % H, pair // H
     length = (tl.load(position) + 1).to(tl.int32)
@@ -534,3 +599,31 @@ def attend_join(
         if RESIDUAL:
             o = _rounded(o, out.dtype.element_ty) + tl.load(target, mask=inside, other=0).to(tl.float32)
         tl.store(target, o.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def choose_part(logits, partials, N, row_stride, parts, BLOCK: tl.constexpr, CHAIN: tl.constexpr):
+    """The largest of `BLOCK` logits of one sequence, and where it first stands."""
+    _announce(CHAIN)
+    _await(CHAIN)
+    part, row = tl.program_id(0), tl.program_id(1)
+    n = part * BLOCK + tl.arange(0, BLOCK)
+    read = tl.load(logits + row * row_stride + n, mask=n < N, other=float("-inf")).to(tl.float32)
+    most = tl.max(read, 0)
+    first = tl.min(tl.where(read == most, n, N), 0)
+    target = partials + (row * parts + part) * 2
+    tl.store(target, most)
+    tl.store(target + 1, first.to(tl.float32))
+
+
+@triton.jit
+def choose(partials, token, parts, BLOCK: tl.constexpr, CHAIN: tl.constexpr):
+    """The largest of the parts, the first of equals; a place below 2^24 is exact in float32."""
+    _announce(CHAIN)
+    _await(CHAIN)
+    row, part = tl.program_id(0), tl.arange(0, BLOCK)
+    source = partials + (row * parts + part) * 2
+    read = tl.load(source, mask=part < parts, other=float("-inf"))
+    first = tl.load(source + 1, mask=part < parts, other=0)
+    most = tl.max(read, 0)
+    tl.store(token + row, tl.min(tl.where(read == most, first, 16777216.0), 0).to(tl.int64))

@@ -17,11 +17,14 @@ from .plain import Angles, Dial, Norm
 
 MOST = 16
 """Sequences that the projection kernels take."""
-TILE = 16384
-"""Weights that one program of a projection holds at once: 32 KB in bf16 in flight."""
-WARPS = 8
+TILE = 8192
+"""Weights that one program of a projection holds at once: 16 KB in bf16 in flight, eight programs a multiprocessor."""
+LONG = 2048
+"""Above so many inputs a program holds `2 TILE` weights, or it would reload its input for a row or two."""
 KEYS = 64
 """Keys in one step of attention."""
+CHAIN = True
+"""Whether kernels may be launched early, where the device can."""
 PROGRAMS = 1024
 """Programs that attention is cut into, about eight on each multiprocessor."""
 
@@ -30,10 +33,17 @@ def _power(n: int) -> int:
     return triton.next_power_of_2(n)
 
 
-def _tile(inputs: int, outputs: int, sets: int = 1) -> tuple[int, int]:
-    """Rows and columns of a program's weights."""
+def _tile(inputs: int, outputs: int, sets: int = 1) -> tuple[int, int, int]:
+    """Rows and columns of a program's weights, and its warps."""
     columns = _power(inputs)
-    return max(1, min(_power(outputs), TILE // (columns * sets))), columns
+    size = TILE if columns <= LONG else 2 * TILE
+    return max(1, min(_power(outputs), size // (columns * sets))), columns, 4 * size // TILE
+
+
+def _chained(x: Tensor) -> dict[str, bool]:
+    """Whether a kernel is launched before the one ahead of it has finished: on Hopper and later."""
+    chain = CHAIN and x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
+    return {"CHAIN": True, "launch_pdl": True} if chain else {"CHAIN": False}
 
 
 def _norm(norm: Norm | None, other: Tensor) -> tuple[Tensor, float]:
@@ -56,7 +66,7 @@ def project(
         _many(x, weight, out, norm=norm, swiglu=swiglu, residual=residual, scale=scale, fire=fire)
         return
     (batch, inputs), outputs = x.shape, out.shape[1]
-    rows, columns = _tile(inputs, outputs, 2 if swiglu else 1)
+    rows, columns, warps = _tile(inputs, outputs, 2 if swiglu else 1)
     norm_weight, eps = _norm(norm, x)
     kernels.project[(triton.cdiv(outputs, rows),)](
         x,
@@ -78,7 +88,8 @@ def project(
         RESIDUAL=residual,
         SCALE=scale is not None,
         FIRE=fire is not None,
-        num_warps=WARPS,
+        num_warps=warps,
+        **_chained(x),
     )
 
 
@@ -96,7 +107,16 @@ def normed(x: Tensor, norm: Norm, out: Tensor) -> None:
     """`plain.normed`."""
     size = x.shape[1]
     kernels.normed[(len(x),)](
-        x, out, norm.weight, size, x.stride(0), out.stride(0), norm.eps, COLUMNS=_power(size), num_warps=WARPS
+        x,
+        out,
+        norm.weight,
+        size,
+        x.stride(0),
+        out.stride(0),
+        norm.eps,
+        COLUMNS=_power(size),
+        num_warps=8,
+        **_chained(x),
     )
 
 
@@ -106,7 +126,7 @@ def entropy(x: Tensor, weight: Tensor, score: Tensor, *, norm: Norm | None = Non
     if batch > MOST:
         plain.entropy(x, weight, score, norm=norm)
         return
-    rows, columns = _tile(inputs, vocabulary)
+    rows, columns, warps = _tile(inputs, vocabulary)
     programs = triton.cdiv(vocabulary, rows)
     partials = torch.empty(batch, programs, 3, device=x.device, dtype=torch.float32)
     norm_weight, eps = _norm(norm, x)
@@ -124,10 +144,13 @@ def entropy(x: Tensor, weight: Tensor, score: Tensor, *, norm: Norm | None = Non
         ROWS=rows,
         COLUMNS=columns,
         NORM=norm is not None,
-        num_warps=WARPS,
+        num_warps=warps,
+        **_chained(x),
     )
     block = min(4096, _power(programs))
-    kernels.entropy[(batch,)](partials, score, programs, math.log(max(2, vocabulary)), BLOCK=block, num_warps=WARPS)
+    kernels.entropy[(batch,)](
+        partials, score, programs, math.log(max(2, vocabulary)), BLOCK=block, num_warps=8, **_chained(x)
+    )
 
 
 def route(
@@ -161,6 +184,7 @@ def route(
         COLUMNS=_power(size),
         NORM=norm is not None,
         num_warps=4,
+        **_chained(x),
     )
 
 
@@ -181,6 +205,7 @@ def decide(
         SCORED=scored,
         DIAL=dial is not None,
         num_warps=1,
+        **_chained(fire),
     )
 
 
@@ -205,6 +230,7 @@ def convolve(
         BIAS=bias is not None,
         SILU=silu,
         num_warps=4,
+        **_chained(x),
     )
 
 
@@ -256,6 +282,7 @@ def ssd(
         TURN=angles is not None,
         READ=read,
         num_warps=4,
+        **_chained(u),
     )
 
 
@@ -308,6 +335,7 @@ def delta(
         SILU=silu_query,
         READ=read,
         num_warps=8,
+        **_chained(q),
     )
 
 
@@ -332,6 +360,7 @@ def remember(
         WIDTH=_power(width),
         TURN=angles is not None,
         num_warps=1,
+        **_chained(k),
     )
 
 
@@ -376,6 +405,7 @@ def attend(
         TURN=angles is not None,
         SILU=silu_query,
         num_warps=4,
+        **_chained(q),
     )
     norm_weight, eps = _norm(norm, q)
     kernels.attend_join[(batch * heads,)](
@@ -398,4 +428,20 @@ def attend(
         GATE=gate is not None,
         RESIDUAL=residual,
         num_warps=4,
+        **_chained(q),
     )
+
+
+def choose(logits: Tensor, token: Tensor) -> None:
+    """`plain.choose`."""
+    batch, vocabulary = logits.shape
+    block = 1024
+    parts = triton.cdiv(vocabulary, block)
+    if vocabulary >= 2**24:
+        plain.choose(logits, token)
+        return
+    partials = torch.empty(batch, parts, 2, device=logits.device, dtype=torch.float32)
+    kernels.choose_part[(parts, batch)](
+        logits, partials, vocabulary, logits.stride(0), parts, BLOCK=block, num_warps=4, **_chained(logits)
+    )
+    kernels.choose[(batch,)](partials, token, parts, BLOCK=_power(parts), num_warps=4, **_chained(logits))

@@ -19,7 +19,7 @@ from probes import environment
 from probes.cli_common import console, show_table, table
 from probes.files import whole_file
 from probes.inference import machine, report, verify
-from probes.inference.kernels import approve
+from probes.inference.kernels import approve, recurrences
 from probes.inference.measure import Protocol, measure
 from probes.inference.models import Case, cases, make, settle
 from probes.results import write_json
@@ -35,6 +35,7 @@ DIALS: dict[str, Any] = {
     "prefill_rate": 0.4,
     "decode_rate": 0.22,
     "gates": ["dial", "own"],
+    "own_contexts": None,
     "chunk": 4096,
     "warmup": 8,
     "runs": 3,
@@ -43,7 +44,8 @@ DIALS: dict[str, Any] = {
     "copied": 2**31,
     "size": 8192,
 }
-"""`models`: names as in the tables, None for all. `gates`: `dial` fires at the two rates, `own` where the gate says.
+"""`models`: names as in the tables, None for all. `contexts`: a list, or one for each scale or model by name.
+`gates`: `dial` fires at the two rates, `own` where the gate says, at `own_contexts` (None: at all).
 `verify`: the scale at which tokens are compared, None not to. `copied`: bytes of the copy that is timed, `size` of the
 matrices whose product is."""
 
@@ -54,6 +56,7 @@ def run(out: Path, **dials: Any) -> None:
     device = torch.device(chosen["device"])
     dtype = torch.bfloat16
     wanted = _wanted(chosen)
+    judged: set[str] = set()
     record: dict[str, Any] = {
         "schema": SCHEMA,
         "environment": environment.describe(str(device), precision="bf16", kernels="auto"),
@@ -76,7 +79,9 @@ def run(out: Path, **dials: Any) -> None:
     print(f"copy {rates.copy / 1e12:.2f} TB/s, product {rates.product / 1e12:.0f} TFLOP/s", flush=True)
     for case in wanted:
         started = time.perf_counter()
-        record["kernels"] += [f"{case.label} {case.scale}: {line}" for line in approve(case.spec, device, dtype)]
+        if not judged.issuperset(recurrences(case.spec)):
+            record["kernels"] += [f"{case.label} {case.scale}: {line}" for line in approve(case.spec, device, dtype)]
+            judged.update(recurrences(case.spec))
         _measure(case, chosen, device, dtype, rates, record["rows"], write)
         print(f"{case.label} {case.scale}: {time.perf_counter() - started:.1f} s", flush=True)
     with whole_file(out / "inference.md") as temporary:
@@ -99,6 +104,15 @@ def _wanted(chosen: dict[str, Any]) -> list[Case]:
         if name not in known:
             raise ValueError(f"models: {name!r} is not one of {', '.join(sorted(known))}; nearest: {min(known)!r}")
     return [case for case in every if case.label in names]
+
+
+def _contexts(case: Case, contexts: Any) -> list[int]:
+    """The contexts of one case: its model's own, else its scale's."""
+    if not isinstance(contexts, dict):
+        return list(contexts)
+    if case.label not in contexts and case.group not in contexts:
+        raise ValueError(f"contexts: none for {case.label!r} or its scale {case.group!r}; nearest: {case.group!r}")
+    return list(contexts[case.label if case.label in contexts else case.group])
 
 
 def _verify(chosen: dict[str, Any], device: torch.device, record: dict[str, Any], write: Any) -> None:
@@ -130,21 +144,21 @@ def _measure(
     write: Any,
 ) -> None:
     model = make(case.spec, device, dtype)
-    settle(model, torch.randint(case.spec["vocab_size"], (1, min(chosen["chunk"], *chosen["contexts"])), device=device))
+    contexts = _contexts(case, chosen["contexts"])
+    settle(model, torch.randint(case.spec["vocab_size"], (1, min(chosen["chunk"], *contexts)), device=device))
     amor = case.spec["kind"] == "amor"
-    warmed = False
+    warmed: set[int] = set()
     for gate in chosen["gates"] if amor else ["dial"]:
         dial = (chosen["prefill_rate"], chosen["decode_rate"]) if gate == "dial" else None
         for batch in chosen["batches"]:
-            for context in chosen["contexts"]:
+            for context in contexts if gate == "dial" else chosen["own_contexts"] or contexts:
                 protocol = Protocol(
                     context, batch, chosen["chunk"], chosen["warmup"], chosen["runs"], chosen["tokens"], dial
                 )
-                if not warmed:
-                    short = min(2 * chosen["chunk"], max(chosen["contexts"]))
-                    for length in {short, context}:
-                        measure(case, model, protocol._replace(context=length), rates)
-                    warmed = True
+                if batch not in warmed:
+                    short = min(2 * chosen["chunk"], max(contexts))
+                    measure(case, model, protocol._replace(context=short, runs=1, tokens=2), rates)
+                    warmed.add(batch)
                 rows.append(measure(case, model, protocol, rates))
                 write()
                 print(_line(rows[-1]), flush=True)

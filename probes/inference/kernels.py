@@ -33,6 +33,14 @@ def one_of_each(spec: Mapping[str, Any]) -> dict[str, Any]:
     return resolve({**backbone, "layers": layers})
 
 
+def recurrences(spec: Mapping[str, Any]) -> set[str]:
+    """What tells the kernels' shapes apart: the width, and each recurrence with its parameters."""
+    if spec["kind"] == "oryx":
+        return {f"{spec['d_model']} oryx {spec['mixer']} {spec['head_dim']}"}
+    used = {spec["mixers"][name]["recurrent"] if name == "fused" else name for name in spec["layers"]}
+    return {f"{spec['d_model']} {name} {spec['mixers'][name]}" for name in used if name != "attention"}
+
+
 @torch.no_grad()
 def approve(spec: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> list[str]:
     """Judges the kernels that a model of this spec would use, and lets `auto` have the first that agrees.

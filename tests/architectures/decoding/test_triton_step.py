@@ -90,6 +90,18 @@ def test_gates(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocabulary", [5, 2500])
+def test_choose(vocabulary, dtype):
+    logits = draw(3, vocabulary, dtype=dtype)
+    logits[1] = 0.5  # all equal: the first one counts
+    logits[2, [1, vocabulary - 1]] = 9.0
+    token = torch.zeros(3, dtype=torch.int64, device=DEVICE)
+    compare("choose", (logits, token), {}, [1], dtype)
+    plain.choose(logits, token)
+    assert token.tolist()[1:] == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("position", [0, 2, 9])
 def test_convolve(position, dtype):
     for bias, silu in ((draw(10, dtype=dtype), True), (None, False)):

@@ -87,7 +87,10 @@ def test_running_out_of_memory_is_a_row(tmp_path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("small")
 def test_several_sequences(tmp_path) -> None:
-    inference.run(tmp_path, **SMALL | {"batches": [3], "gates": ["dial"], "models": ["Amor-Mamba2"]})
+    contexts = {"180M": [13], "Amor-Mamba2": [15, 21]}
+    inference.run(
+        tmp_path, **SMALL | {"batches": [3], "gates": ["dial"], "models": ["Amor-Mamba2"], "contexts": contexts}
+    )
     for row in json.loads((tmp_path / "inference.json").read_text())["rows"]:
         assert row["batch"] == 3
         assert row["state_bytes"] == 3 * accounting.state_bytes(spec_of("Amor-Mamba2"), row["context"] + 20, 2)
@@ -177,7 +180,12 @@ def test_crossovers_are_the_papers_on_the_papers_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("dials", "word"),
-    [({"scales": ["2B"]}, "1.5B"), ({"models": ["Mamba3"]}, "Mamba3"), ({"gates": ["open"]}, "open")],
+    [
+        ({"scales": ["2B"]}, "1.5B"),
+        ({"models": ["Mamba3"]}, "Mamba3"),
+        ({"gates": ["open"]}, "open"),
+        ({"contexts": {"440M": [8]}, "verify": None}, "180M"),
+    ],
 )
 def test_unknown_dials_are_named(tmp_path, dials, word) -> None:
     with pytest.raises(ValueError, match=word):
