@@ -13,13 +13,15 @@ from ..context import Context
 from ..kernels import full
 from .association import Association
 from .base import State
+from .mamba2 import inverse_softplus_steps
 
 
 class KimiDeltaAttention(Association):
     """The association of the delta rules with a = exp(-exp(A_log) softplus(W_2 W_1 x + dt_bias)) per channel, A_log per
     head, and a sigmoid gate W_4 W_3 x + c on the normalised output; W_1 and W_3 map to `head_dim` channels.
 
-    A_log starts at log U(1, 16) and dt_bias at 0, as in flash-linear-attention's layer.
+    A_log starts at log U(1, 16), dt_bias at the inverse softplus of log-uniform [1e-3, 1e-1], as in
+    flash-linear-attention's layer.
 
     Reference: Kimi Team 2025, arXiv 2510.26692.
     """
@@ -50,7 +52,7 @@ class KimiDeltaAttention(Association):
         self.decay_up = nn.Linear(head_dim, self.key_width, bias=False)
         self.gate_up = nn.Linear(head_dim, self.value_width)
         self.A_log = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
-        self.dt_bias = nn.Parameter(torch.zeros(self.key_width))
+        self.dt_bias = nn.Parameter(inverse_softplus_steps(self.key_width))
 
     def mix(self, x: Tensor, state: State | None, context: Context) -> tuple[Tensor, State | None]:
         sizes = [self.mixed, self.heads, self.head_dim, self.head_dim]
