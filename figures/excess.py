@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from figures import results as recorded
@@ -15,6 +16,12 @@ from figures.style import COLORS, GREY, PAGE, new, save, style
 
 DIALS: dict[str, Any] = {"results": "runs/smoke", "references": None}
 """`results`: a sweep's folder. `references`: names of the reference lines, None for all that are no bound."""
+
+
+OWN = "receptive_field"
+"""The reference that each architecture of bounded receptive field has for itself."""
+LABEL_SIZE = 6.5
+"""Points."""
 
 
 def draw(out: Path, *, results: str | Path = "runs/smoke", references: list[str] | None = None) -> list[Path]:
@@ -25,17 +32,22 @@ def draw(out: Path, *, results: str | Path = "runs/smoke", references: list[str]
     """
     table = recorded.read(results)
     numbers = summary(table)
-    lines = reference_lines(table, references)
+    lines, own = reference_lines(table, references), own_limits(table)
     panels = list(numbers.groupby(["task", "point"], sort=False))
     rows = max(len(part) for _, part in panels)
+    labels = LABEL_SIZE * 0.52 * max((len(str(name)) for name in lines.name), default=0) / 72
     with style():
-        figure = new(PAGE, 0.9 + len(panels) * (0.9 + 0.28 * rows))
+        figure = new(PAGE, 0.6 + len(panels) * (0.4 + labels + 0.28 * rows))
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axis, (key, part) in zip(axes, panels, strict=True):
-            _panel(axis, part, lines[(lines.task == key[0]) & (lines.point == key[1])])
-            axis.set_title(" ".join(str(part) for part in key if part), loc="left", pad=58)
+            here = [rows[(rows.task == key[0]) & (rows.point == key[1])] for rows in (lines, own)]
+            _panel(axis, part, *here)
+            axis.set_title(" ".join(str(part) for part in key if part), loc="left", pad=18 + 72 * labels)
         axes[-1].set_xlabel("excess over the Bayes-optimal predictor (nats per token)")
-        return save(figure, out, "excess", pd.concat([numbers, lines], ignore_index=True))
+        if len(own):
+            handle = Line2D([], [], color=COLORS[1], marker="|", linestyle="none", markersize=8)
+            figure.legend([handle], ["best predictor from a model's receptive field"], loc="outside lower right")
+        return save(figure, out, "excess", pd.concat([numbers, lines, own], ignore_index=True))
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -63,21 +75,32 @@ def reference_lines(table: pd.DataFrame, wanted: list[str] | None) -> pd.DataFra
         for name in wanted or known:
             values = part[f"reference.{name}.excess"].dropna()
             bound = part.get(f"reference.{name}.is_bound")
-            if name == "bayes" or values.empty or (bound is not None and bool(bound.dropna().any())):
+            if name in ("bayes", OWN) or values.empty or (bound is not None and bool(bound.dropna().any())):
                 continue
             rows.append((task, point, name, "reference", values.mean()))
     return pd.DataFrame(rows, columns=["task", "point", "name", "kind", "excess"])
 
 
-def _panel(axis: Axes, models: pd.DataFrame, lines: pd.DataFrame) -> None:
+def own_limits(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per task, grid point and architecture of bounded receptive field: the excess of the best predictor
+    from as many tokens, mean over seeds."""
+    columns = ["task", "point", "name", "kind", "excess"]
+    column = f"reference.{OWN}.excess"
+    if column not in table:
+        return pd.DataFrame(columns=columns)
+    means = table.groupby(["task", "point", "architecture"], sort=False)[column].mean().dropna().reset_index()
+    return means.set_axis(["task", "point", "name", "excess"], axis=1).assign(kind="receptive field")[columns]
+
+
+def _panel(axis: Axes, models: pd.DataFrame, lines: pd.DataFrame, own: pd.DataFrame) -> None:
     models = models.sort_values("excess", ascending=False)
     place = np.arange(len(models))
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
     drawn = lines[lines.excess > 1e-6].sort_values("excess")
-    low = min(models.excess.min(), *drawn.excess) if len(drawn) else models.excess.min()
-    high = max(models.excess.max(), *drawn.excess) if len(drawn) else models.excess.max()
+    shown = [*models.excess, *drawn.excess, *own.excess]
+    low, high = min(shown), max(shown)
     low, high = max(low, 1e-6) / 1.6, high * 1.6
     axis.set_xlim(low, high)
     axis.set_ylim(-0.6, len(models) - 0.4)
@@ -86,6 +109,10 @@ def _panel(axis: Axes, models: pd.DataFrame, lines: pd.DataFrame) -> None:
     axis.errorbar(models.excess, place, xerr=[left, error], fmt="o", color=COLORS[0], capsize=2, zorder=3)
     axis.set_yticks(place, models.name)
     axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="x", which="both", length=3, pad=3)
+    limits = own.set_index("name").excess.reindex(models.name).to_numpy(dtype=float)
+    if np.isfinite(limits).any():
+        axis.plot(limits, place, "|", color=COLORS[1], markersize=10)
     spots = _spread(np.log(drawn.excess.to_numpy()), (np.log(high) - np.log(low)) * 0.026)
     for (_, line), spot in zip(drawn.iterrows(), spots, strict=True):
         axis.axvline(line.excess, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
@@ -98,7 +125,7 @@ def _panel(axis: Axes, models: pd.DataFrame, lines: pd.DataFrame) -> None:
             rotation=90,
             ha="center",
             va="bottom",
-            fontsize=6.5,
+            fontsize=LABEL_SIZE,
             color=GREY,
             arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0},
             annotation_clip=False,

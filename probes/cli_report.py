@@ -44,7 +44,7 @@ def print_rows(rows: pd.DataFrame) -> None:
         title = f"{task} {point}".strip()
         right = ("seed", "lr", "nats over bayes", "sampled", "accuracy", "parameters")
         show_table(table(COLUMNS, lines, right=right), title)
-        notes = _notes(shown)
+        notes = _notes(shown, part["lr"].nunique())
         if notes:
             console.print(*notes, sep="\n", end="\n\n")
         _print_seeds(shown)
@@ -67,14 +67,14 @@ def _line(row: pd.Series) -> list[str]:
     ]
 
 
-def _notes(rows: pd.DataFrame) -> list[str]:
+def _notes(rows: pd.DataFrame, rates: int) -> list[str]:
     """What a reader must know of the rows: failures, leaks, a learning rate at the grid's edge, too short a training.
 
     What is said of several trials is said once.
     """
     said: dict[str, dict[str, list[str]]] = {}
     for _, row in rows.iterrows():
-        for note in _notes_of(row):
+        for note in _notes_of(row, rates):
             said.setdefault(note, {}).setdefault(row["architecture"], []).append(str(row["model_seed"]))
     return [
         ", ".join(f"{name} (seed {', '.join(seeds)})" for name, seeds in named.items()) + f": {note}"
@@ -82,7 +82,7 @@ def _notes(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-def _notes_of(row: pd.Series) -> Iterable[str]:
+def _notes_of(row: pd.Series, rates: int) -> Iterable[str]:
     if row["status"] != "ok":
         yield f"{row['status']} at learning rate {row['lr']:g}: {row['error']}"
         return
@@ -93,7 +93,7 @@ def _notes_of(row: pd.Series) -> Iterable[str]:
     if margin is not None and margin < -2 * row["reference.receptive_field.margin_se"]:
         gap = number(-margin, row["reference.receptive_field.margin_se"])
         yield f"better by {gap} than any predictor of its receptive field: does it see beyond it?"
-    if row.get("lr_at_edge") is True:
+    if row.get("lr_at_edge") is True and rates > 2:  # a choice between two is always an end
         yield "the chosen learning rate is an end of the grid"
     if row.get("still_improving") is True:
         yield "still improving at its end; more steps would lower its excess"

@@ -79,3 +79,13 @@ def test_labels_are_spread_apart_and_keep_their_order():
     spots = _spread(np.array([0.0, 0.01, 0.02, 1.0]), 0.1)
     assert (np.diff(spots) >= 0.1 - 1e-9).all()
     assert spots[3] == 1.0
+
+
+def test_the_best_of_a_receptive_field_belongs_to_its_architecture(tmp_path):
+    limited = [
+        {**row, "reference.receptive_field.excess": 0.07 if row["architecture"] == "gdn" else None} for row in rows()
+    ]
+    numbers = pd.read_csv(draw(tmp_path / "out", results=record(tmp_path / "sweep", limited))[2])
+    (own,) = numbers[numbers.kind == "receptive field"].to_dict("records")
+    assert (own["name"], own["excess"]) == ("gdn", pytest.approx(0.07))
+    assert "receptive_field" not in set(numbers.name)

@@ -134,7 +134,8 @@ def test_the_table_shows_scores_and_references(printed: io.StringIO) -> None:
     ],
 )
 def test_what_a_reader_must_know_is_said(printed: io.StringIO, changes: dict[str, Any], note: str) -> None:
-    cli_report.print_rows(pd.DataFrame([row("gdn", **changes), row("ema")]))
+    others = [row("gdn", lr=rate, chosen=False) for rate in (3e-3, 1e-2)]
+    cli_report.print_rows(pd.DataFrame([row("gdn", **changes), row("ema"), *others]))
     assert note in printed.getvalue()
 
 
