@@ -102,7 +102,8 @@ class SlidingAttention(Attention):
         state["k"][:, :, slots] = k[:, :, new - fresh :].to(state["k"].dtype)
         state["v"][:, :, slots] = v[:, :, new - fresh :].to(state["v"].dtype)
         state["length"] = length + new
-        return attend(q, keys, values, self.window)
+        padded = F.pad(q, (0, 0, kept, 0))  # as many queries as keys, so that blocks line up; the first are dropped
+        return attend_banded(padded, keys, values, self.window)[:, :, kept:]
 
     def init_state(self, batch_size: int, max_length: int, *, device: torch.device, dtype: torch.dtype) -> State:
         return super().init_state(batch_size, min(max_length, self.window), device=device, dtype=dtype)

@@ -64,3 +64,13 @@ def test_sliding_caches_never_grow():
         at += size
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-12, rtol=0)
     assert state["k"].shape == (2, 2, 4, 8)
+
+
+def test_a_long_segment_after_others_is_computed_in_blocks():
+    """No mask of the segment's length squared: 3,000 tokens after 5, in a window of 4."""
+    layer = SlidingAttention(16, window=4, head_dim=8).double()
+    x = torch.randn(1, 3005, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    state = layer.init_state(1, 3005, device=torch.device("cpu"), dtype=torch.float64)
+    _, state = layer.prefill(x[:, :5], state)
+    y, _ = layer.prefill(x[:, 5:], state)
+    torch.testing.assert_close(y, layer(x)[:, 5:], atol=1e-12, rtol=0)
