@@ -17,6 +17,10 @@ from ..layers import rotary, rotate
 from .base import Mixer, State
 
 
+QUERIES = 1024
+"""Queries at a time where a segment continues a longer context, so that its mask stays small."""
+
+
 class Attention(Mixer):
     """Multi-head causal attention: projections without bias, RoPE on queries and keys unless `rope_base` is None.
 
@@ -136,6 +140,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor
         return F.scaled_dot_product_attention(q, k, v, is_causal=queries > 1)
     if window is None and q.is_cuda and not torch.is_grad_enabled():
         return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(queries, keys))
+    if window is None and queries > QUERIES:
+        stops = (*range(QUERIES, queries, QUERIES), queries)
+        pieces = [
+            attend(q[:, :, start:stop], k[:, :, : keys - queries + stop], v[:, :, : keys - queries + stop])
+            for start, stop in zip((0, *stops), stops, strict=False)
+        ]
+        return torch.cat(pieces, dim=2)
     mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
     if window is not None:
         mask = mask.triu(keys - queries - window + 1)

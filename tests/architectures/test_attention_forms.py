@@ -74,3 +74,12 @@ def test_a_long_segment_after_others_is_computed_in_blocks():
     _, state = layer.prefill(x[:, :5], state)
     y, _ = layer.prefill(x[:, 5:], state)
     torch.testing.assert_close(y, layer(x)[:, 5:], atol=1e-12, rtol=0)
+
+
+def test_a_long_segment_continues_in_pieces(monkeypatch):
+    from architectures.mixers import attention
+
+    q, k, v = qkv(100)
+    whole = attend(q, k, v)
+    monkeypatch.setattr(attention, "QUERIES", 16)
+    assert (attend(q[:, :, 37:], k, v) - whole[:, :, 37:]).abs().max() < 1e-12
