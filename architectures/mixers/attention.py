@@ -16,7 +16,6 @@ from ..context import Context
 from ..layers import rotary, rotate
 from .base import Mixer, State
 
-
 QUERIES = 1024
 """Queries at a time where a segment continues a longer context, so that its mask stays small."""
 
