@@ -6,10 +6,13 @@ A reference's mean is taken in closed form (or by quadrature) where its task has
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from figures._readers import auc_over_octaves, l90
 from probes.splits import evaluation_blocks
 from probes.tasks.mqar import abstaining_accuracy
 from probes.tasks.recall import RecallTask
@@ -117,3 +120,27 @@ def regime_columns(task: Task, state_bytes: int | None) -> dict[str, Any]:
         return {}
     load, slots = task.capacity(), math.floor(8 * state_bytes / bits)
     return {"regime.load": load, "regime.slots": slots, "regime.inside": load > slots}
+
+
+def robustness_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """L90 and AUC of a row's accuracy over the gap, and over the length where longer sequences were scored.
+
+    `robustness.gap.L90`: the longest gap `2^label` whose accuracy is at least 0.9 of the shortest gap's;
+    `robustness.gap.AUC`: mean accuracy over the octaves covered. `robustness.length.*` likewise over multiples of the
+    length, 1 being the task's own. Empty where there are not two points.
+    """
+    gaps, lengths = {}, {1.0: row.get("accuracy")}
+    for name, value in row.items():
+        parts = name.split(".")
+        if parts[:2] == ["slice", "gap_octave"] and parts[3] == "accuracy":
+            gaps[2.0 ** int(parts[2])] = value
+        elif len(parts) == 3 and parts[1].startswith("length_x") and parts[2] == "accuracy":
+            lengths[float(parts[1].removeprefix("length_x"))] = value
+    found: dict[str, Any] = {}
+    for axis, curve in (("gap", gaps), ("length", lengths)):
+        points = sorted((place, value) for place, value in curve.items() if value is not None)
+        if len(points) > 1:
+            places, accuracies = (np.array(part) for part in zip(*points, strict=True))
+            found[f"robustness.{axis}.L90"] = l90(places, accuracies)
+            found[f"robustness.{axis}.AUC"] = auc_over_octaves(places, accuracies)
+    return found

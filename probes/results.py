@@ -82,6 +82,8 @@ PATTERNS: dict[str, str] = {
     "the exact belief: kl in nats, explained = 1 - kl / that of the mean belief",
     "regime.FIELD": "recall tasks: load (pairs or tokens to hold), slots (how many the decoding state's bits could "
     "hold), inside (the load is larger, so that the size of the state limits recall)",
+    "robustness.AXIS.FIELD": "recall tasks, over gap (from the slice gap_octave) or length (from length_xN): L90, the "
+    "longest with at least 0.9 of the shortest's accuracy, and AUC, mean accuracy over octaves",
     "metric.NAME": "what the model reports of itself on the test sequences (firing rates, ...), mean over batches",
     "env.NAME": "device, device_name, precision, kernels, kernels_used, engine (eager, graph, or why "
     "no graph), threads, versions, commit",

@@ -31,7 +31,7 @@ from probes.fields import FieldRecorder
 from probes.files import whole_file, whole_folder
 from probes.messages import nearest
 from probes.readouts import layer_readouts
-from probes.recall_report import regime_columns
+from probes.recall_report import regime_columns, robustness_columns
 from probes.results import SCHEMA_VERSION, read_row, write_json
 from probes.row import curves_of, model_columns, reference_columns
 from probes.scoring import EvaluationSet, Sums
@@ -428,6 +428,7 @@ class Runner:
             )
             part = self.score(model, further, trial.evaluate.control, {})["model"]
             row.update(_short(f"evaluation.{name}", part))
+        row.update(robustness_columns(row))
         return row, curves
 
     def training_columns(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from probes.catalogue import load_catalogue
 from probes.cli import main
-from probes.recall_report import compare, regime_columns, values
+from probes.recall_report import compare, regime_columns, robustness_columns, values
 from probes.tasks import create
 
 CATALOGUE = load_catalogue()
@@ -100,3 +100,23 @@ def test_regime_of_a_state():
     assert regime_columns(task, None) == {}
     assert regime_columns(create("memorization", {}), 100) == {}
     assert regime_columns(create("markov", {}), 100) == {}
+
+
+def test_robustness_of_a_row():
+    row = {
+        "accuracy": 1.0,
+        "slice.gap_octave.1.accuracy": 1.0,
+        "slice.gap_octave.2.accuracy": 0.95,
+        "slice.gap_octave.4.accuracy": 0.35,
+        "slice.gap_octave.4.count": 3,
+        "slice.pair.0.accuracy": 0.0,
+        "evaluation.length_x2.accuracy": 0.9,
+        "evaluation.length_x4.accuracy": 0.5,
+    }
+    assert robustness_columns(row) == {
+        "robustness.gap.L90": 4.0,
+        "robustness.gap.AUC": pytest.approx((0.975 + 2 * 0.65) / 3),
+        "robustness.length.L90": 2.0,
+        "robustness.length.AUC": pytest.approx((0.95 + 0.7) / 2),
+    }
+    assert robustness_columns({"accuracy": 0.5}) == {}
