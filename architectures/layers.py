@@ -57,6 +57,56 @@ class ShortConvolution(nn.Module):
         return y, None if state is None else after.to(state.dtype)
 
 
+class AlignedLinear(nn.Linear):
+    """A linear map without bias whose weight is padded, in training on a GPU, to a multiple of `ALIGNMENT` rows.
+
+    With an odd number of outputs they fall back to kernels half as fast, and every slice of the output is misaligned.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spare = -self.out_features % ALIGNMENT
+        if not (x.is_cuda and spare and torch.is_grad_enabled()):
+            return F.linear(x, self.weight)
+        return self.padded(x, spare)
+
+    def padded(self, x: Tensor, spare: int) -> Tensor:
+        """The same through a weight with `spare` rows of zeros more."""
+        return F.linear(x, F.pad(self.weight, (0, 0, 0, spare)))[..., : self.out_features]
+
+
+ALIGNMENT = 8
+"""Elements: 16 bytes in half precision."""
+
+
+def embed(weight: Tensor, tokens: Tensor) -> Tensor:
+    """Rows `(B, T, D)` of `weight (V, D)`. On a GPU the gradient is formed without the sort of torch's own."""
+    return Lookup.apply(weight, tokens) if weight.is_cuda else F.embedding(tokens, weight)
+
+
+class Lookup(torch.autograd.Function):
+    """`F.embedding` whose gradient is a matrix product with one-hot rows, or a scattered sum where that is large."""
+
+    LARGE = 5e8
+    """Multiply-adds of the product beyond which it is not formed."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, tokens: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.rows = weight.shape[0]
+        return F.embedding(tokens, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        index, grad = ctx.saved_tensors[0].flatten(), grads[0].flatten(0, -2)
+        if ctx.rows * grad.numel() > Lookup.LARGE:
+            return grad.new_zeros(ctx.rows, grad.shape[-1]).index_add_(0, index, grad), None
+        hot = index[None] == torch.arange(ctx.rows, device=index.device)[:, None]
+        return hot.to(grad.dtype) @ grad, None
+
+
 _ANGLES: dict[tuple[int, float, torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
 

@@ -16,7 +16,7 @@ from .construct import build_layers
 from .context import Context, Output
 from .initialise import initialise
 from .kernels import Kernels
-from .layers import RMSNorm
+from .layers import RMSNorm, embed
 from .mixers.base import Mixer
 from .mixers.mlp import SwiGLU
 from .position_head import PositionMLP
@@ -93,7 +93,7 @@ class Stack(nn.Module):
 
     def backbone(self, tokens: Tensor, context: Context, features: list[Tensor] | None = None) -> Tensor:
         """The residual stream after the last block, `(B, T, D)`; `features` collects it after each part."""
-        x = self.embedding(tokens)
+        x = embed(self.embedding.weight, tokens)
         if features is not None:
             features.append(x)
         for block in self.blocks:
@@ -149,7 +149,7 @@ class Stack(nn.Module):
         stop = state["position"] + tokens.shape[1]
         if stop > state["max_length"]:
             raise ValueError(f"max_length: the state has room for {state['max_length']} tokens, {stop} were given")
-        x = self.embedding(tokens)
+        x = embed(self.embedding.weight, tokens)
         for index, block in enumerate(self.blocks):
             x, state["layers"][index] = cast(Block, block).prefill(x, state["layers"][index], context)
         state["position"] = stop

@@ -163,7 +163,7 @@ class _Predictions:
 class EvaluationSet:
     """The sequences of one evaluation split with what every reference says of them, formed once.
 
-    Reference distributions are kept in memory up to `cache_bytes` in all (256 MiB on a CPU, 4 GiB on a GPU) and formed
+    Reference distributions are kept in memory up to `cache_bytes` in all (256 MiB on a CPU, 1 GiB on a GPU) and formed
     again beyond it.
     """
 
@@ -192,7 +192,7 @@ class EvaluationSet:
         self._cache: dict[tuple[int, str], _Predictions] = {}
         self._sums: dict[str, Sums] = {}
         if cache_bytes is None:
-            cache_bytes = 2**28 if torch.device(device).type == "cpu" else 2**32
+            cache_bytes = 2**28 if torch.device(device).type == "cpu" else 2**30
         scored = sum(int(batch.scored.sum()) for batch in self.batches)
         self._keeps = scored * task.vocab_size * 8 * len(self.references) <= cache_bytes
 

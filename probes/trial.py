@@ -150,7 +150,7 @@ def _task(canonical: str) -> Task:
     return create(settings["kind"], settings["settings"])
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _evaluation_set(
     canonical: str, data_seed: int, split: Any, sequences: int, batch_size: int, device: str, window: int | None
 ) -> EvaluationSet:

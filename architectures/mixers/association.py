@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels import full
-from ..layers import RMSNorm, ShortConvolution
+from ..layers import AlignedLinear, RMSNorm, ShortConvolution
 from .base import Mixer, State
 
 
@@ -41,7 +41,7 @@ class Association(Mixer):
         self.key_width, self.value_width = heads * head_dim, heads * self.value_dim
         self.beta_scale = 2.0 if negative_eigenvalues else 1.0
         self.mixed = 2 * self.key_width + self.value_width
-        self.project = nn.Linear(d_model, self.mixed + heads + extra, bias=False)
+        self.project = AlignedLinear(d_model, self.mixed + heads + extra)
         self.conv = ShortConvolution(self.mixed, conv, bias=False) if conv else None
         self.norm = RMSNorm(self.value_dim, norm_eps)
         self.out = nn.Linear(self.value_width, d_model, bias=False)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..context import Context
 from ..kernels import full
-from ..layers import RMSNorm
+from ..layers import AlignedLinear, RMSNorm
 from .base import Mixer, State
 
 
@@ -39,7 +39,7 @@ class GatedLinearAttention(Mixer):
         super().__init__()
         self.heads, self.gate_rank, self.gate_divisor = heads, gate_rank, gate_divisor
         self.key_width, self.value_width = round(expand_k * d_model), round(expand_v * d_model)
-        self.project = nn.Linear(d_model, 2 * self.key_width + 2 * self.value_width + gate_rank, bias=False)
+        self.project = AlignedLinear(d_model, 2 * self.key_width + 2 * self.value_width + gate_rank)
         self.decay_up = nn.Linear(gate_rank, self.key_width)
         self.norm = RMSNorm(self.value_width // heads, norm_eps)
         self.out = nn.Linear(self.value_width, d_model, bias=False)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ..context import Context
 from ..kernels import full
-from ..layers import RMSNorm, ShortConvolution
+from ..layers import AlignedLinear, RMSNorm, ShortConvolution
 from .base import Mixer, State
 
 
@@ -44,7 +44,7 @@ class Mamba2(Mixer):
         self.inner, self.head_dim, self.d_state = expand * d_model, head_dim, d_state
         self.heads = self.inner // head_dim
         mixed = self.inner + 2 * d_state
-        self.project = nn.Linear(d_model, self.inner + mixed + self.heads, bias=False)
+        self.project = AlignedLinear(d_model, self.inner + mixed + self.heads)
         self.conv = ShortConvolution(mixed, conv, bias=True) if conv else None
         self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
         self.dt_bias = nn.Parameter(inverse_softplus_steps(self.heads))

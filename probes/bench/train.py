@@ -51,13 +51,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "comparison": {
         "task": "two_timescale",
         "settings": {"regimes": 4, "vocab": 12, "length": 512, "burn_in": 128},
-        "batch": 32,
+        "batch": 16,
         "d_model": 64,
     },
     "tiny": {"task": "mqar", "settings": {"vocab_size": 32, "length": 16, "pairs": 2}, "batch": 4, "d_model": 16},
 }
 """Shapes by name: B 64, T 64, V 256, d 64; B 256, T 256, V 8192, d 128 with 64 scored positions; B 64, T 512, V 16,
-d 128 with every position scored; that of the suite `two-timescale-512`; and one for trying out."""
+d 128 with every position scored; that of the suite `two_timescale_512`; and one for trying out."""
 
 LAYERS = {
     "attention": "[attention]*2",

@@ -5,6 +5,7 @@ Every process fills its own packs. A job that becomes due later goes to the devi
 
 from __future__ import annotations
 
+import json
 import multiprocessing as mp
 import os
 import queue
@@ -20,19 +21,30 @@ from probes.engine.programs import Compile
 from probes.executor import EVENT_INTERVAL, Job, Then, WorkerDied, _end_with
 from probes.trial import Event, Listener, Runtime
 
+EVEN = 1.15
+"""A device keeps to the data it has already drawn as long as it has no more than this times the least loaded's work."""
+
 
 class Dealer:
-    """Whom a job goes to: of `workers`, the one whose jobs not yet finished are expected to take least."""
+    """Whom a job goes to: of `workers`, the one whose jobs not yet finished are expected to take least.
+
+    One that has evaluation data of the job's task and seed already is preferred while the loads are about even.
+    """
 
     def __init__(self, workers: int) -> None:
         self.left = [0.0] * workers
         self._owner: dict[str, tuple[int, float]] = {}
+        self._home: dict[str, int] = {}
 
     def deal(self, jobs: Sequence[tuple[Job, float]]) -> list[list[Job]]:
         """Jobs with their expected seconds, longest first, to each worker its own."""
         dealt: list[list[Job]] = [[] for _ in self.left]
         for job, seconds in sorted(jobs, key=lambda pair: -pair[1]):
             worker = min(range(len(self.left)), key=lambda index: self.left[index])
+            data = json.dumps([job.trial.task, job.trial.seeds.data_seed], sort_keys=True)
+            home = self._home.setdefault(data, worker)
+            if self.left[home] <= EVEN * self.left[worker] + seconds / 2:
+                worker = home
             self.left[worker] += seconds
             self._owner[job.trial.identity()] = (worker, seconds)
             dealt[worker].append(job)

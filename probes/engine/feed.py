@@ -1,8 +1,8 @@
 """One stream of training batches in device memory, drawn once and read by every trial that shares it.
 
-A feed draws the batches of `TrainingStream`, in its order, into a ring of slots; readers pick a slot by the number
-of their step, which is a number on the device. The supervised positions are brought to a fixed count `n`: their
-flat indices in row-major order and their targets, filled up with index 0 and `IGNORED`.
+A feed draws the batches of `TrainingStream`, in its order, into a ring of slots; readers pick a slot by a number on
+the device. The supervised positions are brought to a fixed count `n`: their flat indices in row-major order and their
+targets, filled up with index 0 and `IGNORED`.
 """
 
 from __future__ import annotations
@@ -143,9 +143,12 @@ class Feed:
             while len(self._states) > 2 * self.slots + 1:
                 self._states.popitem(last=False)
 
-    def read(self, step: Tensor) -> Supervised:
-        """The batch of the step whose number is in `step (1,)` on the device."""
-        slot = (step - self.start) % self.slots
+    def slot_of(self, step: Tensor) -> Tensor:
+        """Where the batch of a step lies."""
+        return (step - self.start) % self.slots
+
+    def read(self, slot: Tensor) -> Supervised:
+        """The batch in the slot whose number is in `slot (1,)` on the device."""
         tokens, index, target = self.ring.index_select(0, slot)[0].split([math.prod(self.shape), self.size, self.size])
         tokens = tokens.view(self.shape)
         batch = None

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-LIMIT = 24
-"""Members of a pack at most. PyTorch has 32 streams a device; members and feeds each take one."""
+LIMIT = 28
+"""Members of a pack at most. PyTorch has 32 streams a device, and members and feeds take one each."""
 SPARE = 0.15
 """Fraction of the device's memory that is left for evaluation."""
 MARGIN = 1.25

@@ -77,7 +77,10 @@ class StepTrainer:
         self.optimizer = torch.optim.AdamW(
             groups, lr=self.rates[scales[0]], betas=(train.beta1, train.beta2), fused=True, capturable=cuda
         )
-        schedule = [learning_rate(step, train) for step in range(train.steps + WARM_UP + 1)]
+        length = train.steps + WARM_UP + 1
+        schedule = [learning_rate(step, train) for step in range(length)]
+        self.places = torch.empty(length, 2, dtype=torch.int64, device=device)
+        """The slot of each step's batch and the place of its loss: looked up, since every small kernel counts."""
         self.tables = {scale: torch.tensor([lr * scale for lr in schedule], device=device) for scale in scales}
         self.parameters = [p for group in groups for p in group["params"]]
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)
@@ -95,7 +98,8 @@ class StepTrainer:
     def work(self) -> None:
         """The step."""
         assert self.feed is not None
-        given = self.feed.read(self.clock)
+        place = self.places.index_select(0, self.clock)[0]
+        given = self.feed.read(place[:1])
         for scale, rate in self.rates.items():
             torch.index_select(self.tables[scale], 0, self.clock, out=rate.view(1))
         self.optimizer.zero_grad(set_to_none=True)
@@ -107,7 +111,7 @@ class StepTrainer:
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters, self.train.clip)
         self.optimizer.step()
-        self.losses.index_copy_(0, self.clock % self.window, loss.detach().view(1))
+        self.losses.index_copy_(0, place[1:], loss.detach().view(1))
         self.clock.add_(1)
 
     def prepare(self, feed: Feed) -> None:
@@ -115,6 +119,8 @@ class StepTrainer:
         self.feed = feed
         self.model.train()
         self.clock.fill_(self.step)
+        steps = torch.arange(len(self.places), device=self.device)
+        self.places.copy_(torch.stack([feed.slot_of(steps), steps % self.window], dim=1))
         self.collected = self.step
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)

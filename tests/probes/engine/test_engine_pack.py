@@ -103,7 +103,7 @@ def test_a_feed_draws_the_batches_of_the_stream():
     for step in range(10):
         feed.draw(step + 1)
         batch = stream.next()
-        given = feed.read(torch.tensor([step]))
+        given = feed.read(feed.slot_of(torch.tensor([step])))
         targets = training_targets(batch, "scored")
         assert torch.equal(given.tokens, batch.tokens)
         assert torch.equal(given.target, targets[targets != IGNORED])
