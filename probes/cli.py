@@ -138,6 +138,10 @@ def run(
     from probes.cli_run import run_trial, runtime_options
 
     runtime = runtime_options(device, precision, kernels)
+    if distil:
+        from probes.cli_gate import refuse_to_distil
+
+        refuse_to_distil(architecture, set_, config)
     result = run_trial(task, architecture, set_, seed=seed, out=out, config=config, mix=mix, runtime=runtime)
     if distil:
         from probes.cli_gate import distil_and_print

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from probes.catalogue import load_catalogue, parse_sets
 from probes.cli_common import console, number, show_table, table
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ def _parts(rows: pd.DataFrame, prefix: str, ending: str) -> list[str]:
 def _percent(row: pd.Series, column: str) -> str:
     value = row.get(column)
     return "–" if value is None or value != value else f"{100 * value:.0f}"
+
+
+def refuse_to_distil(architecture: str, sets: list[str], config: Path | None) -> None:
+    """Raises `SpecError`, before anything is trained, for a model without a native gate."""
+    from probes.distil import require_native_gate
+
+    dials = parse_sets(sets).get("arch")
+    require_native_gate(load_catalogue(config).make_spec(architecture, dials, vocab_size=2))
 
 
 def distil_and_print(result: Result, out: Path, device: str) -> None:

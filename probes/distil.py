@@ -16,7 +16,7 @@ Reference: Zheng & Shani, AMOR, arXiv 2602.13215, appendix G.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -106,10 +106,7 @@ def distil(result: Result, out: Path, settings: Settings | None = None, device: 
     model has no native gate.
     """
     settings, spec = settings or Settings(), result.trial.architecture
-    if spec.get("kind") != "amor" or spec["trigger"]["kind"] != "entropy":
-        raise SpecError(
-            f"distil: needs an AMOR model with the entropy trigger, not {spec.get('trigger', spec['kind'])!r}"
-        )
+    require_native_gate(spec)
     native: Any = result.model(device)
     routed_spec = _routed(spec, settings)
     routed: Any = build(routed_spec).to(device).eval()
@@ -125,6 +122,13 @@ def distil(result: Result, out: Path, settings: Settings | None = None, device: 
         write_json(temporary / "report.json", {"trial": result.trial.identity(), **asdict(settings), **asdict(report)})
         save_model(routed, str(temporary / "weights.safetensors"))
     return folder, report
+
+
+def require_native_gate(spec: Mapping[str, Any]) -> None:
+    """SpecError unless the resolved spec is an AMOR model's with the entropy trigger."""
+    found = spec.get("trigger", spec["kind"])
+    if spec["kind"] != "amor" or found["kind"] != "entropy":
+        raise SpecError(f"distil: needs an AMOR model with the entropy trigger, not {found!r}; nearest: 'amor_gdn'")
 
 
 def _routed(spec: dict[str, Any], settings: Settings) -> dict[str, Any]:
