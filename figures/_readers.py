@@ -52,7 +52,9 @@ def outer_product_accuracy(pairs: Pairs, vocabulary: int, decay: float = 1.0, bl
 
 
 def l90(separations: Array, accuracy: Array) -> float:
-    """The longest separation `s_j` with `acc(s_j) >= 0.9 acc(s_1)`; `separations` ascend."""
+    """The longest separation `s_j` with `acc(s_j) >= 0.9 acc(s_1)`; `separations` ascend. NaN where `acc(s_1)` is 0."""
+    if accuracy[0] <= 0:
+        return math.nan
     return float(np.asarray(separations)[accuracy >= 0.9 * accuracy[0]][-1])
 
 
