@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .catalogue import HEAD_DIM, ROPE
+from .catalogue import HEAD_DIM, MIXERS, ROPE
 from .errors import Field, SpecError, nearest_divisor, resolve_fields, unknown
 from .spec import resolve_stack
 
@@ -121,6 +121,8 @@ def resolve(spec: Mapping[str, Any]) -> dict[str, Any]:
     blocks = resolve_fields("", _BLOCKS, {key: spec[key] for key in spec if key in _BLOCKS}, d_model)
     _check_heads(d_model, blocks)
     at = _sites(spec.get("at"), blocks, depth)
+    if blocks["placement"] == "serial":
+        _check_streams(backbone, at)
     if blocks["mlp"] and not backbone["d_ff"]:
         raise SpecError("mlp: True needs the backbone's width, but d_ff is 0; nearest: False")
     trigger = resolve_trigger(spec.get("trigger", "entropy"), d_model)
@@ -190,6 +192,21 @@ def _check_heads(d_model: int, blocks: Mapping[str, Any]) -> None:
         raise SpecError(f"head_dim: {head_dim} does not divide d_model {d_model}; nearest: {near}")
     if blocks["rope_base"] is not None and head_dim % 2:
         raise SpecError(f"head_dim: {head_dim} is odd, which RoPE cannot rotate; nearest: {near}")
+
+
+def _check_streams(backbone: Mapping[str, Any], at: list[int]) -> None:
+    """A layer that is replaced cannot publish the stream that a later one reads."""
+    layers, mixers = backbone["layers"], backbone["mixers"]
+    for reader, name in enumerate(layers):
+        entry = MIXERS.get(mixers[name]["kind"])
+        if entry is None or entry.reads is None or reader in at:
+            continue
+        source = mixers[name][entry.reads]
+        provider = max(index for index in range(reader) if layers[index] == source)
+        if provider in at:
+            free = [i for i in range(len(layers)) if i not in at and i != provider]
+            near = sorted([*(i for i in at if i != provider), *free[:1]])
+            raise SpecError(f"at: layer {provider} publishes what layer {reader} ({name}) reads; nearest: {near}")
 
 
 def _sites(given: Any, blocks: Mapping[str, Any], depth: int) -> list[int]:

@@ -111,3 +111,11 @@ def test_resolving_does_not_import_torch():
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_replaced_layer_cannot_be_one_whose_stream_is_read():
+    base = {**BASE, "layers": "gdn, gmu, gdn", "mixers": {"gmu": {"source": "gdn"}}, "placement": "serial", "blocks": 1}
+    with pytest.raises(SpecError, match=r"at: layer 0 publishes what layer 1 \(gmu\) reads; nearest: \[1\]"):
+        resolve({**base, "at": [0]})
+    assert resolve({**base, "at": [2]})["at"] == [2]
+    assert resolve({**base, "at": [1]})["at"] == [1]
