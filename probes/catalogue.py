@@ -47,7 +47,7 @@ class Catalogue:
 
         Raises `CatalogueError` for an unknown name or dial and `TaskError` for dials that no sequence can satisfy.
         """
-        from probes.task import Task
+        from probes.task import Task, TaskError
 
         entry = self.task_entry(name)
         kind = entry.pop("kind")
@@ -68,7 +68,13 @@ class Catalogue:
         for parameter in parameters:
             if parameter.kind in _BY_NAME and parameter.default is parameter.empty and parameter.name not in settings:
                 raise CatalogueError(f"{self._where('tasks', name)}: dial {parameter.name!r} of {kind!r} must be given")
-        return made(**settings)
+        try:
+            return made(**settings)
+        except TaskError as error:
+            for key in entry:
+                if key not in (sets or {}) and _names(str(error), key):
+                    raise TaskError(f"{self._where('tasks', name, key)}: {error}") from None
+            raise
 
     def task_entry(self, name: str) -> dict[str, Any]:
         """The entry as data, with its `kind`, without its description. Raises `CatalogueError`."""
@@ -117,6 +123,16 @@ class Catalogue:
         if name not in self.suites:
             raise CatalogueError(f"unknown suite {name!r}{nearest(name, self.suites)}")
         return self.suites[name]
+
+    def blame(self, suite: str, error: ValueError) -> str:
+        """The message of an error, led by the line of the suite whose dial it names, if it names one."""
+        found = self.suite(suite)
+        paths = [(section, key) for section in ("task", "arch") for key in getattr(found, section)]
+        paths += [("grid", key) for key in found.grid]
+        for path in paths:
+            if _names(str(error), path[1].rpartition(".")[2]):
+                return f"{self._where('suites', suite, *path)}: {error}"
+        return str(error)
 
     def _where(self, group: str, name: str, *path: Any) -> str:
         """`file:line: name`, or what the name stands for where it is no entry."""
@@ -173,11 +189,16 @@ def _read(path: Path, source: str) -> Document:
     return document
 
 
+def _names(message: str, key: str) -> bool:
+    """Whether a message is about `key`: `... unknown dial 'key'; ...` or `...: key = value: ...`."""
+    return re.search(rf"(?<!\w){re.escape(key)}(?:'| = |: )", message) is not None
+
+
 def _spec_path(error: ValueError) -> tuple[str, ...]:
     """The keys that a spec's error names: `mixers.local: unknown 'windw'` is about `mixers.local.windw`."""
     key, _, text = str(error).partition(": ")
     named = re.match(r"unknown '([^']*)'", text)
-    return (*(part for part in key.split(".") if part), *(named.groups() if named else ()))
+    return (*(part for part in key.removeprefix("spec").split(".") if part), *(named.groups() if named else ()))
 
 
 def _check_entry(group: str, name: Any, entry: Any, document: Document) -> None:

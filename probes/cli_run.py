@@ -69,11 +69,15 @@ def run_sweep(
 ) -> None:
     """Runs or goes on with a suite and prints its table. Exits with 1 where a trial failed."""
     from probes.sweep import expand, run
+    from probes.task import TaskError
     from probes.trial import folder_name
 
     given = parse_sets(sets)
     catalogue = load_catalogue(config)
-    groups = expand(catalogue.suite(suite), catalogue, given)
+    try:
+        groups = expand(catalogue.suite(suite), catalogue, given)
+    except (CatalogueError, TaskError) as error:
+        raise CatalogueError(catalogue.blame(suite, error)) from None
     trials = sum(len(group.search) + len(group.seeds) for group in groups)
     jobs = [job for group in groups for job in [*group.search, *group.rest]]
     folders = {out / suite / "trials" / folder_name(job.trial, job.labels) for job in jobs}

@@ -64,7 +64,7 @@ def test_config_adds_and_replaces(write) -> None:
             5,
             "'attentoin'; nearest is 'attention'",
         ),
-        ("architectures:\n  a: {layer: '[gdn]*2'}\n", 2, "unknown 'layer'; nearest: 'layers'"),
+        ("architectures:\n  a:\n    d_model: 8\n    layer: '[gdn]*2'\n", 4, "unknown 'layer'; nearest: 'layers'"),
         ("architectures:\n  a:\n    layers: '[gdn'\n", 3, "unexpected end in '[gdn'"),
         (
             "architectures:\n  a:\n    layers: l\n    mixers:\n      l: {kind: sliding,\n        windw: 3}\n",

@@ -31,6 +31,24 @@ def fastslow(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: py
     return call
 
 
+DIALS = """tasks:
+  small:
+    kind: two_timescale
+    lenght: 64
+  other: {kind: two_timescale, overlap: 7}
+suites:
+  tiny: &tiny
+    tasks: [two_timescale]
+    task: {overlp: 0.5}
+    architectures: [gdn]
+    learning_rates: [1e-3]
+    smoke: true
+  wide:
+    <<: *tiny
+    task: {}
+    grid:
+      arch.d_modl: [8, 16]
+"""
 MISTAKES = [
     (["rnu"], "No such command 'rnu'"),
     (["ls", "taks"], "nearest is 'tasks'"),
@@ -71,6 +89,16 @@ MISTAKES = [
     (["run", "two_timescale", "gdn", "--precision", "fp8"], "--precision fp8: unknown"),
     (["check", "gnd"], "unknown architecture 'gnd'; nearest is 'gdn'"),
     (["check", "gdn", "--set", "task.vocab=3"], "name the task with --task"),
+    (
+        ["bayes", "small", "--config", "dials.yaml"],
+        "dials.yaml:4: small: two_timescale: unknown dial 'lenght'",
+    ),
+    (["bayes", "other", "--config", "dials.yaml"], "dials.yaml:5: other: two_timescale: overlap = 7"),
+    (["sweep", "tiny", "--config", "dials.yaml"], "dials.yaml:9: tiny: two_timescale: unknown dial 'overlp'; nearest"),
+    (
+        ["sweep", "wide", "--config", "dials.yaml"],
+        "dials.yaml:17: wide: architecture 'gdn': spec: unknown 'd_modl'",
+    ),
     (["report", "absent"], "absent: no recorded sweep"),
     (["figures", "exces"], "unknown figure 'exces'"),
     (["bench", "fliters"], "unknown benchmark 'fliters'"),
@@ -82,6 +110,7 @@ def test_a_mistake_is_one_line(fastslow, words: list[str], message: str) -> None
     if message == "no CUDA device" and torch.cuda.is_available():
         pytest.skip("needs a machine without a CUDA device")
     Path("mine.yaml").write_text("tasks:\n  mine: {kind: two_timescles}\n")
+    Path("dials.yaml").write_text(DIALS)
     Path("broken.py").write_text("def\n")
     Path("failing.py").write_text("1 / 0\n")
     before = set(Path().rglob("*"))
