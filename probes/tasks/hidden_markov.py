@@ -25,7 +25,7 @@ from filters.hmm import ModelError
 from filters.stationary import stationary_law
 from probes.task import IGNORED, Batch, Reference, Task, TaskError
 from probes.tasks import machines
-from probes.tasks.draws import uniforms
+from probes.tasks.draws import on_device, uniforms
 from probes.tasks.recall import Positive
 from probes.tasks.settings import TaskSettings, read_settings, refuse
 
@@ -85,7 +85,9 @@ class HiddenMarkov(Task):
         self.length = dials.length
         self.answers = self.machine.states if dials.predict == "state" else self.machine.hmm.vocab_size
         self.vocab_size = max(self.answers, self.machine.hmm.vocab_size)
-        self._ladders: dict[torch.device, Tensor] = {}
+        edges = torch.tensor(self.machine.edges).transpose(0, 1).flatten(1)
+        self._ladder, self._start = _Ladder(edges), _Ladder(torch.tensor(self.machine.initial)[None])
+        self._first = None if self.machine.first is None else torch.tensor(self.machine.first)
 
     def dials(self) -> dict[str, Any]:
         sizes = {"vocab_size": self.vocab_size, "states": self.machine.states, "regimes": self.machine.hmm.regimes}
@@ -96,26 +98,18 @@ class HiddenMarkov(Task):
         machine, device = self.machine, generator.device
         size = len(machine.initial)
         uniform = uniforms(generator, batch_size, self.length + 2)
-        start = _pick(torch.tensor(machine.initial, device=device).cumsum(0), uniform[:, 0])
-        ladder = self._ladder(device)
-        edge = torch.stack([_pick(ladder[state], uniform[:, 1:]) for state in range(size)], 2)
+        start = self._start.pick(0, uniform[:, 0])
+        edge = torch.stack([self._ladder.pick(state, uniform[:, 1:]) for state in range(size)], 2)
         states = _walk(edge % size, start)
         emitted = edge.gather(2, states[:, :-1, None])[..., 0] // size
-        if machine.first is None:
+        if self._first is None:
             tokens, after = emitted[:, : self.length + 1], states[:, 1 : self.length + 2]
         else:
-            tokens = torch.cat([torch.tensor(machine.first, device=device)[start][:, None], emitted], 1)
+            tokens = torch.cat([on_device(self._first, device)[start][:, None], emitted], 1)
             tokens, after = tokens[:, : self.length + 1], states[:, : self.length + 1] // machine.hmm.vocab_size
         targets = (after[:, :-1] if self.chosen.predict == "state" else tokens[:, 1:]).clone()
         targets[:, : self.chosen.burn_in] = IGNORED
         return Batch(tokens[:, :-1].contiguous(), targets, {"state": after})
-
-    def _ladder(self, device: torch.device) -> Tensor:
-        """`(S, V S)`: each state's distribution function over (token, next state)."""
-        if device not in self._ladders:
-            flat = torch.tensor(self.machine.edges, device=device).transpose(0, 1).flatten(1)
-            self._ladders[device] = flat.cumsum(1)
-        return self._ladders[device]
 
     def references(self) -> dict[str, Reference]:
         found: dict[str, Reference] = {"bayes": self._filtered(None)}
@@ -263,10 +257,20 @@ def _advance(law: Tensor, tokens: Tensor, edges: Tensor) -> Tensor:
     return result / result.sum(1, keepdim=True)
 
 
-def _pick(ladder: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse of the distribution function `ladder` `(n,)` at `uniform`: an index of positive probability."""
-    last = int((ladder < ladder[-1]).sum())
-    return torch.searchsorted(ladder, (uniform * ladder[-1]).contiguous(), right=True).clamp(max=last)
+class _Ladder:
+    """Distribution functions, one a row, to be inverted: `pick` never returns an index of probability 0."""
+
+    def __init__(self, law: Tensor) -> None:
+        rising = law.cumsum(1)
+        self._rising = rising
+        self._last = (rising < rising[:, -1:]).sum(1).tolist()
+        self._top = rising[:, -1].tolist()
+
+    def pick(self, row: int, uniform: Tensor) -> Tensor:
+        """Indices for uniform numbers: `F(index - 1) <= u < F(index)`."""
+        rising = on_device(self._rising, uniform.device)[row]
+        level = (uniform * self._top[row]).contiguous()
+        return torch.searchsorted(rising, level, right=True).clamp(max=self._last[row])
 
 
 def _walk(maps: Tensor, start: Tensor) -> Tensor:
