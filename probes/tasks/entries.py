@@ -178,9 +178,9 @@ class EntriesTask(RecallTask):
         read = digit < digit[:, None]
         shown = digit >= lost_value[..., None]
         digits_agree = ((digits == answer) | ~(read & shown)).all(2)
-        blind = (read & ~shown).sum(2)
+        blind = (read & ~shown).sum(2).double()
         log_odds = torch.where(agrees & digits_agree & has_cut, 0.0, NEVER) - blind * math.log(self.value_tokens)
-        against = hidden.log() + ways.log() - digit * math.log(self.value_tokens)
+        against = hidden.log() + ways.log() - digit.double() * math.log(self.value_tokens)
         if self.depth is not None:
             known = cut[:, :, 0]
             log_odds, against = torch.where(known, 0.0, NEVER).double(), torch.where(known, NEVER, 0.0).double()

@@ -111,6 +111,25 @@ def test_references_are_normalised(name, supervise):
         assert torch.equal(batch.scored, batch.latents["answers"])
 
 
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("supervise", ["scored", "all"])
+def test_nothing_is_rounded_to_single_precision(name, supervise):
+    kind, dials, widths = SMALL[name]
+    more = {"supervise": supervise, "windows": [*widths, 3], "slots": [] if name == "memorization" else [1, 2]}
+    task = make(kind, **dials, **more, **({} if kind in ("memorization", "fuzzy_recall") else {"state_bits": [1]}))
+    batch = checks.draw(task, 40)
+    found = [(one.log_prob(batch), one.log_predictive(batch)) for one in task.references().values()]
+    try:
+        torch.set_default_dtype(torch.float64)
+        again = [(one.log_prob(batch), one.log_predictive(batch)) for one in task.references().values()]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for key, one, other in zip(task.references(), found, again):
+        np.testing.assert_allclose(one[0], other[0], rtol=1e-13, atol=1e-15, err_msg=key)
+        if one[1] is not None:
+            np.testing.assert_allclose(one[1], other[1], rtol=1e-13, atol=1e-15, err_msg=key)
+
+
 @pytest.mark.parametrize(("name", "width"), [(name, width) for name in SMALL for width in SMALL[name][2]])
 def test_window_is_the_best_prediction_from_its_tokens(name, width):
     kind, dials, _ = SMALL[name]
