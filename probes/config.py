@@ -76,10 +76,13 @@ class Trial(Strict):
     train: Training
     evaluate: Evaluation
     seeds: Seeds
+    sources: dict[str, str] = {}
+    """SHA-256 of the source file of each plug-in, by its name: an edited plug-in is another trial."""
 
     def identity(self) -> str:
-        """SHA-256 over the canonical JSON of all fields, 64 hex digits."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """SHA-256 over the canonical JSON of all fields, `sources` only where there are any; 64 hex digits."""
+        fields = self.model_dump(mode="json", exclude=None if self.sources else {"sources"})
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

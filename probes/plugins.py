@@ -11,11 +11,15 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from probes.messages import nearest
+
+PREFIXES = ("mixer:", "model:", "task:")
+"""What a plug-in's name begins with, by what it is."""
 
 
 class PluginError(ValueError):
@@ -62,6 +66,42 @@ def load_object(reference: str) -> Any:
             raise PluginError(f"{module_name!r} has no {name!r}{nearest(part, public)}")
         found = getattr(found, part)
     return found
+
+
+def source_digests(*data: Any) -> dict[str, str]:
+    """SHA-256 of the source file behind every plug-in that is named in plain data, by its name.
+
+    Names are texts such as `mixer:my_mixers.py:Average` anywhere in `data`, keys included. A plug-in whose source
+    cannot be found has no entry.
+    """
+    found: dict[str, str] = {}
+    for name in sorted(set(_plug_in_names(data))):
+        source = _source_file(name.partition(":")[2].rpartition(":")[0])
+        if source is not None and source.is_file():
+            found[name] = hashlib.sha256(source.read_bytes()).hexdigest()
+    return found
+
+
+def _plug_in_names(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        if data.startswith(PREFIXES):
+            yield data
+    elif isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _plug_in_names((key, value))
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _plug_in_names(value)
+
+
+def _source_file(module: str) -> Path | None:
+    if module.endswith(".py"):
+        return Path(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin is not None else None
 
 
 def _load_file(path: Path) -> ModuleType:

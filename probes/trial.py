@@ -30,6 +30,7 @@ from probes.controls import make_control
 from probes.fields import FieldRecorder
 from probes.files import whole_file, whole_folder
 from probes.messages import nearest
+from probes.plugins import source_digests
 from probes.readouts import layer_readouts
 from probes.recall_report import regime_columns, robustness_columns
 from probes.results import SCHEMA_VERSION, read_row, write_json
@@ -129,7 +130,14 @@ class Result:
 def make_trial(task_kind: str, task: Task, spec: Mapping[str, Any], train, evaluate, seeds) -> Trial:
     """The trial of a task, a resolved spec and settings."""
     identity = {"kind": task_kind, "version": task.version, "settings": dict(task.settings)}
-    return Trial(task=identity, architecture=dict(spec), train=train, evaluate=evaluate, seeds=seeds)
+    return Trial(
+        task=identity,
+        architecture=dict(spec),
+        train=train,
+        evaluate=evaluate,
+        seeds=seeds,
+        sources=source_digests(task_kind, dict(spec)),
+    )
 
 
 def folder_name(trial: Trial, labels: Labels) -> str:

@@ -194,6 +194,18 @@ def test_every_setting_of_a_trial_is_in_its_identity():
     assert sweep.expand(tiny_suite(), catalogue)[0].search[0].trial.identity() == base.identity()
 
 
+def test_an_edited_plug_in_is_another_trial(tmp_path):
+    """Its source is part of the identity; the shipped architectures have none."""
+    source = tmp_path / "edited.py"
+    identities = []
+    for line in ("", "# a comment\n"):
+        source.write_text(PLUGIN.read_text() + line)
+        suite = tiny_suite(architectures=[f"model:{source}:Bigram"], arch={})
+        identities.append(sweep.expand(suite, load_catalogue())[0].search[0].trial.identity())
+    assert identities[0] != identities[1]
+    assert sweep.expand(tiny_suite(), load_catalogue())[0].search[0].trial.sources == {}
+
+
 KILLED = """
 suites:
   killed:
