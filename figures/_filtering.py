@@ -63,6 +63,15 @@ def excesses(
     return pd.DataFrame(rows, columns=columns)
 
 
+def whole(name: str, values: Any) -> list[int]:
+    """`values` as a list of whole numbers of 1 or more. ValueError names the dial and the value."""
+    found = positive(name, values)
+    for value in found:
+        if value != int(value):
+            raise ValueError(f"{name}: {value:g} is no whole number; nearest: {max(1, round(value))}")
+    return [int(value) for value in found]
+
+
 def positive(name: str, values: Any, most: float | None = None) -> list[float]:
     """`values` as a list of numbers above 0 and at most `most`. ValueError names the dial and the value."""
     found = [float(value) for value in np.atleast_1d(values)]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
 
-from figures._filtering import STREAMS, Streams, positive
+from figures._filtering import STREAMS, Streams, positive, whole
 from figures.style import COLORS, PAGE, new, save, style
 from filters.hmm import book_instance, matched_rate
 
@@ -43,7 +43,7 @@ def draw(
     """
     positive("overlap", overlap, 1.0)
     positive("switch_rate", switch_rate, 0.75)
-    columns = [int(width) for width in positive("widths", DIALS["widths"] if widths is None else widths)]
+    columns = whole("widths", DIALS["widths"] if widths is None else widths)
     matched = matched_rate(switch_rate, 4)
     grid = sorted({*positive("rates", DIALS["rates"] if rates is None else rates, 1.0), matched})
     streams = Streams(book_instance(overlap=overlap, switch_rate=switch_rate, length=1)[0], sequences, length, seed)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from figures._filtering import STREAMS, excesses, positive
+from figures._filtering import STREAMS, excesses, positive, whole
 from figures.style import COLORS, GREY, MARKERS, PAGE, new, save, style
 from filters.diagnostics import measured_identification_time
 from filters.hmm import book_instance
@@ -38,7 +38,7 @@ def draw(
     """
     positive("switch_rate", switch_rate, 0.75)
     chosen = positive("overlaps", DIALS["overlaps"] if overlaps is None else overlaps, 1.0)
-    grid = [int(width) for width in positive("widths", DIALS["widths"] if widths is None else widths)]
+    grid = whole("widths", DIALS["widths"] if widths is None else widths)
     predictors = {str(width): ("window", width) for width in grid}
     tables = []
     for overlap in chosen:

@@ -40,7 +40,11 @@ class Linear:
 
     @staticmethod
     def tamed(a: Any, whole: bool = False) -> Any:
-        """Rescaled by the sum of the first row, or of all: those of steps with positive transitions are comparable."""
+        """Rescaled by the sum of the first row, or of all where a row may be zero.
+
+        With positive transitions the rows of a product of steps `T diag(l)` are comparable, none of them zero; those of
+        `diag(l) T` are zero where the first likelihood is.
+        """
         total = _added(a, 1)
         return a * (1 / (_added(total, 0) if whole else total[:1]))
 

@@ -167,7 +167,7 @@ def _heads(numbers: Any, products: Any, start: Any) -> Any:
     chunks = _chunks(products)
 
     def double(digit: Any, until: Any) -> Any:
-        longer = numbers.tamed(numbers.matmul(_shifted(until, 1 << digit), until))
+        longer = numbers.tamed(numbers.matmul(_shifted(until, 1 << digit), until), whole=True)
         return _chosen(jnp.arange(chunks) >= 1 << digit, longer, until)
 
     until = jax.lax.fori_loop(0, (chunks - 1).bit_length(), double, products)

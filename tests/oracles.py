@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,15 @@ class Beliefs(NamedTuple):
     posterior: Array
 
 
+@cache
+def every_path(regimes: int, length: int) -> Array:
+    """All sequences of regimes, `(K^T, T)`."""
+    return np.array(list(itertools.product(range(regimes), repeat=length)))
+
+
 def path_weights(first: Array, transition: Array, emission: Array, tokens: Array) -> tuple[Array, Array]:
     """Every regime path `(K^T, T)` with its joint probability with the tokens `(K^T,)`; `first` weighs `z_0`."""
-    paths = np.array(list(itertools.product(range(len(first)), repeat=len(tokens))))
+    paths = every_path(len(first), len(tokens))
     weights = np.array(first, dtype=float)[paths[:, 0]]
     for t in range(1, len(tokens)):
         before, after = paths[:, t - 1], paths[:, t]

@@ -116,5 +116,7 @@ def test_window_crossover_crosses(tmp_path):
 def test_dials_out_of_range_are_one_line(tmp_path, rate):
     with pytest.raises(ValueError, match=r"switch_rates: .* is not in \(0, 0.75\]; nearest"):
         two_timescale_error.draw(tmp_path, switch_rates=[0.01, rate])
+    with pytest.raises(ValueError, match=r"widths: 2.5 is no whole number; nearest: 2"):
+        window_crossover.draw(tmp_path, widths=[2.5])
     with pytest.raises(ValueError, match="length: 100 tokens leave nothing"):
         decay_mistiming.draw(tmp_path, length=100)

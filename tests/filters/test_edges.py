@@ -57,7 +57,7 @@ def test_a_million_tokens_have_their_log_likelihood_to_1e_12():
         np.testing.assert_allclose(wide.posterior[start + 4095 :][:50], piece.posterior[4095:][:50], atol=1e-12)
 
 
-@pytest.mark.parametrize("hmm", [coins(0.0), coins(1e-20), coins(1e-3, 1 - 1e-12), coins(0.3, 1.0)])
+@pytest.mark.parametrize("hmm", [coins(0.0), coins(1e-20), coins(1e-3, 1 - 1e-12), coins(0.3, 1.0), coins(0.9, 1.0)])
 def test_extreme_models_agree_over_a_long_stream(hmm):
     tokens, _ = sample(hmm, 1, 600, seed=3)
     expected = reference.forward(hmm, tokens[0])
@@ -65,6 +65,10 @@ def test_extreme_models_agree_over_a_long_stream(hmm):
         for name in FIELDS:
             np.testing.assert_allclose(getattr(result, name), getattr(expected, name), rtol=1e-12, atol=1e-12)
     assert expected.log_prob.dtype == np.float64
+    window = reference.window(hmm, tokens[0], 30)
+    for result in (jax_backend.window(hmm, tokens[0], 30), torch_backend.window(hmm, torch.as_tensor(tokens[0]), 30)):
+        for name in FIELDS:
+            np.testing.assert_allclose(getattr(result, name), getattr(window, name), rtol=1e-12, atol=1e-12)
 
 
 def test_the_plain_recursion_is_used_only_where_nothing_underflows():
