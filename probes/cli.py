@@ -216,7 +216,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code = app(args=arguments or ["--help"], prog_name="fastslow", standalone_mode=False)
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _fail(_interrupted(arguments), 130)
     except Exception as error:
         if os.environ.get("FASTSLOW_TRACEBACK"):
             raise
@@ -225,14 +225,19 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(error, ValueError):
             _fail(f"{error} (FASTSLOW_TRACEBACK=1 shows where)", 1)
         if type(error).__name__ == "Abort":
-            _fail("interrupted", 130)
+            _fail(_interrupted(arguments), 130)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own, whose module has moved
             _fail(error.format_message(), error.exit_code)
         raise
     code = code if isinstance(code, int) else 0
     if code == 130:
-        _fail("interrupted", code)
+        _fail(_interrupted(arguments), code)
     sys.exit(code)
+
+
+def _interrupted(arguments: list[str]) -> str:
+    resumes = arguments[:1] in (["run"], ["sweep"])
+    return "interrupted; the same command goes on where it stopped" if resumes else "interrupted"
 
 
 def _fail(message: str, code: int) -> None:

@@ -22,8 +22,18 @@ from probes.strict_yaml import YamlError
 console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, highlight=False)
 errors = Console(stderr=True, highlight=False)
 
-_LAZY_ERRORS = (("probes.task", "TaskError"), ("architectures.errors", "SpecError"), ("probes.sweep", "SweepError"))
-"""Classes of modules that load torch."""
+_LAZY_ERRORS = (
+    ("architectures.errors", "SpecError"),
+    ("filters.fast_slow", "NotHurwitz"),
+    ("filters.hmm", "ImpossibleObservation"),
+    ("filters.hmm", "ModelError"),
+    ("filters.hmm", "TokenError"),
+    ("probes.executor", "WorkerDied"),
+    ("probes.splits_check", "SplitOverlap"),
+    ("probes.sweep", "SweepError"),
+    ("probes.task", "TaskError"),
+)
+"""Classes of modules that a command may or may not load."""
 
 
 def import_user_errors() -> tuple[type[BaseException], ...]:

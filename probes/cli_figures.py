@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,4 +82,23 @@ def _dials(name: str, sets: list[str], known: Mapping[str, Any]) -> dict[str, An
             dials[key] = load_value(text)
         except YamlError as error:
             raise CatalogueError(f"--set {assignment}: {error}") from None
+        wanted = _mismatch(dials[key], known[key])
+        if wanted:
+            raise CatalogueError(f"--set {assignment}: {name}'s {key} is {wanted}, as {json.dumps(known[key])}")
     return dials
+
+
+def _mismatch(value: Any, default: Any) -> str:
+    """What kind of value is expected, where `value` is of another kind than the default; empty where it fits."""
+    if default is None or value is None:
+        return ""
+    if isinstance(default, (list, tuple)):
+        first = default[0] if default else None
+        first = float(first) if type(first) is int else first  # a list of whole numbers may stand for any numbers
+        fits = isinstance(value, list) and value and not any(_mismatch(item, first) for item in value)
+        return "" if fits else "a list"
+    for kind, name in ((bool, "true or false"), (int, "a whole number"), (float, "a number"), (str, "text")):
+        if isinstance(default, kind):
+            numeric = kind is float and isinstance(value, int) and not isinstance(value, bool)
+            return "" if type(value) is kind or numeric else name
+    return ""

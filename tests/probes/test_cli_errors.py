@@ -143,12 +143,14 @@ def test_a_known_error_shows_its_traceback_when_asked(fastslow, monkeypatch: pyt
 
 
 def test_an_interrupt_is_one_line(fastslow, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*words: object) -> None:
+    def interrupt(*words: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("probes.cli_list.show", interrupt)
     code, out, err = fastslow("ls")
     assert (code, out, err) == (130, "", "fastslow: interrupted\n")
+    monkeypatch.setattr("probes.cli_run.run_sweep", interrupt)
+    assert fastslow("sweep", "smoke")[2] == "fastslow: interrupted; the same command goes on where it stopped\n"
 
 
 def test_devices_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

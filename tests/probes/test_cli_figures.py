@@ -61,8 +61,8 @@ def figures(*words: str) -> object:
 
 
 def test_dials_are_set_with_or_without_their_section(fake: Path) -> None:
-    assert figures("fake", "--set", "task.overlap=1.0", "--set", "widths=[4, 8]", "--out", "drawn") == 0
-    assert (fake / "drawn" / "fake.txt").read_text() == "1.0 [4, 8]"
+    assert figures("fake", "--set", "task.overlap=1.0", "--set", "widths=[4, 8.5]", "--out", "drawn") == 0
+    assert (fake / "drawn" / "fake.txt").read_text() == "1.0 [4, 8.5]"
 
 
 def test_all_are_drawn_into_the_default_folder(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,6 +76,9 @@ def test_all_are_drawn_into_the_default_folder(fake: Path, capsys: pytest.Captur
     [
         (("fake", "--set", "overlp=1"), "fake has no dial 'overlp'; nearest is 'overlap'"),
         (("fake", "--set", "overlap"), "expected DIAL=VALUE"),
+        (("fake", "--set", "widths=3"), "fake's widths is a list, as [1, 2]"),
+        (("fake", "--set", "widths=[a]"), "fake's widths is a list, as [1, 2]"),
+        (("fake", "--set", "overlap=high"), "fake's overlap is a number, as 0.4"),
         (("fake", "--set", "overlap=["), "is not a YAML value"),
         (("--set", "overlap=1"), "name the figure whose dial this is"),
     ],
