@@ -39,8 +39,9 @@ def draw(
 ) -> list[Path]:
     """Draws the first recorded seed of every model with gates; a coloured cell is a position where the block fires.
 
-    Below the gates the entropy that block 0 compared with its threshold, and the tokens; scored positions are framed
-    where not all are. ValueError where nothing recorded fits the dials.
+    Below the gates the score that block 0 compared with its threshold, darker where it is higher, and the tokens, bold
+    at scored positions where not all are scored; a broken line marks a change of regime. ValueError where
+    nothing recorded fits the dials.
     """
     found = gated(results, task, architecture)
     heights, panels = [], []

@@ -22,8 +22,9 @@ def draw(
 ) -> list[Path]:
     """One column a model: above the share of positions that fire, below the mean score that is compared.
 
-    Time 0 is the first token of the new regime; a broken line is the mean over all scored positions. Lines are means
-    over seeds. ValueError where no recorded model with gates has regimes.
+    Time 0 is the first token of the new regime; a broken line is the mean over all of these times, a band two binomial
+    standard errors for the number of positions. Lines are means over seeds. ValueError where no recorded model with
+    gates has regimes.
     """
     numbers = by_time(results, task, longest)
     panels = list(numbers.groupby(["task", "point", "architecture"], sort=False))
@@ -37,13 +38,18 @@ def draw(
                     which = int(str(block))
                     color, marker = COLORS[which % len(COLORS)], MARKERS[which % len(MARKERS)]
                     axis.plot(line.tokens, line["mean"], marker, ls="-", color=color, label=f"block {block}", ms=3)
+                    if field == "fire":
+                        error = 2 * np.sqrt(line["mean"] * (1 - line["mean"]) / line.positions)
+                        axis.fill_between(
+                            line.tokens, line["mean"] - error, line["mean"] + error, color=color, alpha=0.12, lw=0
+                        )
                     axis.axhline(line.overall.iloc[0], color=color, linewidth=0.8, linestyle=(0, (4, 2)))
                 axis.axvline(0, color=GREY, linewidth=0.6)
             axes[0, column].set_title(" ".join(str(one) for one in (name, point, architecture) if one), loc="left")
             axes[1, column].set_xlabel("tokens since the regime changed")
         axes[0, 0].set_ylabel("share that fires")
         axes[1, 0].set_ylabel("score (normalised entropy)")
-        axes[0, -1].legend()
+        axes[0, 0].legend(loc="lower left")
         return save(figure, out, "gate_switch", numbers)
 
 
