@@ -17,7 +17,7 @@ DIALS: dict[str, Any] = {"results": "runs/oryx-smoke", "tasks": None, "score": "
 
 SCORES = {"accuracy": "accuracy", "excess": "excess over Bayes (nats per token)"}
 SPAN = {"accuracy": 0.1, "excess": 0.0}
-"""Least height of a panel, so that differences within a percent do not fill one."""
+"""Least height of a row of panels, so that differences within a percent do not fill one."""
 FAMILIES = ("last tokens", "first tokens", "random chunks", "query and after", "context")
 """How the attended tokens were chosen, in the order of colours."""
 
@@ -25,7 +25,7 @@ FAMILIES = ("last tokens", "first tokens", "random chunks", "query and after", "
 def draw(
     out: Path, *, results: str | Path = "runs/oryx-smoke", tasks: list[str] | None = None, score: str = "accuracy"
 ) -> list[Path]:
-    """A panel per task, architecture and training; a point per variant, mean over seeds.
+    """A row per task, a column per architecture and training; a point per variant, mean over seeds.
 
     Dashed lines join the single modes, at 0 and 1, at the level of each. ValueError for an unknown score, or where
     no variant tells its fraction.
@@ -36,17 +36,23 @@ def draw(
     numbers = pd.concat([points(group, score) for group in found], ignore_index=True)
     if numbers.empty:
         raise ValueError(f"results: {results} has no variant that records its fraction of attention")
-    columns = min(len(found), 4)
-    rows = -(-len(found) // columns)
+    tasks = list(dict.fromkeys(group.task for group in found))
+    titles = list(dict.fromkeys(group.title for group in found))
     with style():
-        figure = new(PAGE, 0.7 + 1.9 * rows)
-        axes = figure.subplots(rows, columns, squeeze=False, sharex=True)
-        for axis, group in zip(axes.flat, found, strict=False):
+        figure = new(PAGE, 0.7 + 1.6 * len(tasks))
+        axes = figure.subplots(len(tasks), len(titles), squeeze=False, sharex=True, sharey="row")
+        for axis in axes.flat:
+            axis.set_axis_off()
+        for group in found:
+            axis = axes[tasks.index(group.task), titles.index(group.title)]
+            axis.set_axis_on()
             mine = (numbers.task == group.task) & (numbers.architecture == group.architecture)
             _panel(axis, numbers[mine & (numbers.training == group.training)])
-            axis.set_title(f"{group.task.replace('_', ' ')}\n{group.title}", loc="left", fontsize=7)
-        for axis in axes.flat[len(found) :]:
-            axis.set_axis_off()
+            axis.set_title(f"{group.task.replace('_', ' ')}\n{group.title}", loc="left", fontsize=6.5)
+        for row in axes:
+            low, high = row[0].get_ylim()
+            if high - low < SPAN[score]:
+                row[0].set_ylim((low + high - SPAN[score]) / 2, (low + high + SPAN[score]) / 2)
         figure.supxlabel("fraction of tokens in attention mode", fontsize=8)
         figure.supylabel(SCORES[score], fontsize=8)
         handles: dict[str, Any] = {}
@@ -95,6 +101,3 @@ def _panel(axis: Axes, part: pd.DataFrame) -> None:
         if len(mine):
             axis.plot(mine.fraction, mine[score], marker=marker, color=color, linewidth=1, label=family, zorder=3)
     axis.set_xlim(-0.05, 1.05)
-    low, high = axis.get_ylim()
-    if high - low < SPAN[score]:
-        axis.set_ylim((low + high - SPAN[score]) / 2, (low + high + SPAN[score]) / 2)

@@ -5,7 +5,7 @@ Only controls whose one tensor is `mode` are looked at; per-layer schedules are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,9 @@ def groups(folder: str | Path, tasks: list[str] | None = None) -> list[Group]:
     ValueError where there are none, or none of a task asked for.
     """
     table = recorded.read(folder)
-    found = []
-    for (task, architecture, _), rows in table.groupby(["task", "architecture", "point"], sort=False):
+    found: list[Group] = []
+    points: list[str] = []
+    for (task, architecture, point), rows in table.groupby(["task", "architecture", "point"], sort=False):
         if tasks and task not in tasks:
             continue
         trial = recorded.definition(folder, rows.folder.iloc[0])
@@ -65,9 +66,14 @@ def groups(folder: str | Path, tasks: list[str] | None = None) -> list[Group]:
         training = TRAINING.get(schedule, f"trained on {schedule}")
         length = len(recorded.curves(folder, rows.folder.iloc[0])["position_count"])
         found.append(Group(str(task), str(architecture), training, length, rows, variants, Path(folder)))
+        points.append(str(point))
     if not found:
         raise ValueError(f"results: {folder} has no Oryx trial{' of ' + ', '.join(tasks) if tasks else ''}")
-    return found
+    named = [(group.task, group.title) for group in found]
+    return [
+        replace(group, training=f"{group.training} ({point})") if named.count(name) > 1 else group
+        for group, point, name in zip(found, points, named, strict=True)
+    ]
 
 
 def places(schedule: dict[str, Any], length: int) -> list[int]:

@@ -88,6 +88,15 @@ def test_variants_of_the_switch_figure_can_be_chosen(tmp_path):
         switch.draw(tmp_path / "out", results=folder, variants=["query"])
 
 
+def test_grid_points_of_one_training_are_told_apart(tmp_path):
+    folder = record(tmp_path / "sweep", architectures=("oryx_tm",), seeds=(0, 1))
+    table = pq.read_table(folder / "results.parquet")
+    points = pa.array(["arch.d_model=16", "arch.d_model=32"])
+    pq.write_table(table.set_column(table.column_names.index("point"), "point", points), folder / "results.parquet")
+    training = [group.training for group in groups(folder)]
+    assert training == ["chunked training (arch.d_model=16)", "chunked training (arch.d_model=32)"]
+
+
 def test_positions_of_switches():
     assert places({"at": [0.25, 7]}, 20) == [5, 7]
     assert places({}, 20) == [10]
