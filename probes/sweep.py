@@ -11,6 +11,7 @@ import fcntl
 import itertools
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -206,14 +207,13 @@ def _run_groups(
 
 
 def _share(workers: int | None, jobs: int, runtime: Runtime) -> tuple[int, int]:
-    """Processes, and threads of each. On a CPU every core has a process; a GPU's process has as many on any host."""
-    import os
-
+    """Processes, and threads of each. On a CPU every core has a process of one thread, whatever `workers` is, so that
+    the numbers do not depend on it; a GPU's process has as many threads on any host."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if runtime.device != "cpu":
         return 1, min(cores, GPU_THREADS)
     workers = max(1, cores if workers is None else workers)
-    return min(workers, max(1, jobs)), max(1, cores // workers)
+    return min(workers, max(1, jobs)), 1
 
 
 def _keep_chosen(group: Group, rows: Mapping[str, dict[str, Any]]) -> None:
@@ -255,12 +255,18 @@ def _table(groups: list[Group], rows: Mapping[str, dict[str, Any]]) -> pd.DataFr
 @contextmanager
 def locked(folder: Path, name: str = "lock") -> Iterator[None]:
     """Holds one name in the folder, by default the folder itself. SweepError where another process has it."""
-    with (folder / f".{name}").open("w") as handle:
+    path = folder / f".{name}"
+    with path.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not path.exists() or not os.path.samestat(path.stat(), os.fstat(handle.fileno())):
+                raise BlockingIOError  # released and taken away between opening and locking
         except OSError:
             raise SweepError(f"another process is writing into {folder}; wait for it or choose another --out") from None
-        yield
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 __all__ = ["Group", "SweepError", "Trial", "expand", "locked", "run"]
