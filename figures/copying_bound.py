@@ -40,7 +40,7 @@ def draw(
     sizes, grid = np.array(coordinates or DIALS["coordinates"]), np.array(lengths or DIALS["lengths"])
     numbers = table(bits or DIALS["bits"], vocabulary, sizes, states or DIALS["states"], grid)
     with style():
-        figure = new(PAGE, 2.8)
+        figure = new(PAGE, 3.6)
         left, right = figure.subplots(1, 2)
         for color, (name, part) in zip(COLORS, numbers[numbers.kind == "lossless"].groupby("bits")):
             left.plot(part.coordinates, part.length, "--", color=color, label=f"{name:g}")
@@ -48,7 +48,7 @@ def draw(
         left.set_yscale("log", base=2)
         left.set_xlabel("coordinates of the state")
         left.set_ylabel(f"longest lossless copy (tokens of {vocabulary})")
-        left.legend(title="bits a coordinate")
+        trained.below(left, "bits a coordinate")
         for color, state in zip(COLORS, states or DIALS["states"]):
             bound = numbers[(numbers.kind == "accuracy bound") & (numbers.bits == state)]
             buffer = numbers[(numbers.kind == "ring buffer") & (numbers.bits == state)]
@@ -62,7 +62,7 @@ def draw(
         right.set_ylim(0, 1.05)
         right.set_xlabel("tokens to copy")
         right.set_ylabel("accuracy")
-        right.legend()
+        trained.below(right)
         return save(figure, out, "copying_bound", numbers)
 
 

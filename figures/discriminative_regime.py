@@ -41,7 +41,7 @@ def draw(
         found = trained.accuracy_by(results, "load")
         numbers = pd.concat([numbers, found.rename(columns={"x": "load"})], ignore_index=True)
     with style():
-        figure = new(PAGE, 2.6)
+        figure = new(PAGE, 3.2)
         axes = figure.subplots(1, len(panels) + (results is not None), sharey=True)
         for axis, (reader, title) in zip(axes, panels):
             part = numbers[numbers.reader == reader]
@@ -52,19 +52,11 @@ def draw(
                     curve.load, curve.accuracy - curve.error, curve.accuracy + curve.error, color=color, alpha=0.2
                 )
             gap = part[part["size"] == large]
-            axis.plot(gap.load, gap.gap, "--", color=GREY, label="gap")
             peak = gap.iloc[int(np.argmax(gap.gap))]
-            axis.annotate(
-                f"{peak.gap:.2f} at {peak.load:.0f}",
-                (peak.load, peak.gap),
-                xytext=(-5, 2),
-                textcoords="offset points",
-                ha="right",
-                color=GREY,
-                fontsize=7,
-            )
+            label = f"gap, at most {peak.gap:.2f} at {peak.load:.0f}"
+            axis.plot(gap.load, gap.gap, "--", color=GREY, label=label)
             axis.set_title(title, loc="left")
-            axis.legend(title="slots" if reader == "slots" else "key dimension")
+            trained.below(axis, "slots" if reader == "slots" else "key dimension")
         if results is not None:
             trained.plot(axes[-1], found, "trained models")
         for axis in axes:

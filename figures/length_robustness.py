@@ -42,7 +42,7 @@ def draw(
         found = trained.accuracy_by(results, "gap_octave")
         numbers = pd.concat([numbers, found.rename(columns={"x": "separation"})], ignore_index=True)
     with style():
-        figure = new(PAGE, 2.8)
+        figure = new(PAGE, 3.4)
         axes = figure.subplots(1, 2 if found is None else 3, sharey=True)
         for axis, between in zip(axes, ("pairs", "blanks")):
             for color, decay in zip(COLORS, chosen):
@@ -52,7 +52,7 @@ def draw(
                     label += f"   {part.L90.iloc[0]:.0f}   {part.AUC.iloc[0]:.3f}"
                 axis.plot(part.separation, part.accuracy, "o-", color=color, label=label)
             axis.set_title("competing pairs between" if between == "pairs" else "blanks between (control)", loc="left")
-        axes[0].legend(title="decay   L90   AUC", loc="lower left", bbox_to_anchor=(0.0, 0.0))
+        trained.below(axes[0], "decay   L90   AUC")
         axes[1].annotate(
             "all alike: blanks change no answer", (0.03, 0.05), xycoords="axes fraction", color=GREY, fontsize=7
         )

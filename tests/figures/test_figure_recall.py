@@ -7,12 +7,15 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from figures import _readers as readers
-from figures import copying_bound, discriminative_regime, length_robustness, selection_inflation
+from figures import _trained, copying_bound, discriminative_regime, length_robustness, selection_inflation
+from figures.results import SCHEMA
 
 # The state-space book, chapters 15 and 16: measured with 8 seeds.
 PUBLISHED_L90 = {0.97: 16, 0.99: 32, 0.999: 128, 1.0: 256}
@@ -127,3 +130,53 @@ def test_figures_are_written(module, dials, tmp_path):
     assert all(path.stat().st_size for path in paths)
     assert len(pd.read_csv(paths[2]))
     assert set(dials) <= set(module.DIALS)
+
+
+def recorded(tmp_path, rows):
+    """A sweep's folder with these rows, in the published form."""
+    known = {"status": "ok", "chosen": True, "point": "", "task": "t", "task_kind": "mqar"}
+    arrow = pa.Table.from_pandas(pd.DataFrame([{**known, **row} for row in rows]))
+    pq.write_table(arrow.replace_schema_metadata({"fastslow.schema": SCHEMA}), tmp_path / "results.parquet")
+    return tmp_path
+
+
+def test_trained_models_stand_on_the_same_axes(tmp_path):
+    rows = []
+    for architecture, high in (("attention", 1.0), ("gdn", 0.5)):
+        for load in (4, 8):
+            for seed in (0, 1):
+                rows.append(
+                    {
+                        "architecture": architecture,
+                        "accuracy": high + 0.01 * seed - load / 100,
+                        "excess": 1 - high + 0.1 * seed,
+                        "point": f"task.pairs={load}",
+                        "dial.load": load,
+                        "dial.string": load,
+                        "slice.gap_octave.1.accuracy": high,
+                        "slice.gap_octave.3.accuracy": high / 2,
+                    }
+                )
+    results = recorded(tmp_path, rows)
+    found = _trained.accuracy_by(results, "load")
+    assert found.model.tolist() == ["attention", "attention", "gdn", "gdn"]
+    assert found.x.tolist() == [4, 8, 4, 8]
+    assert found.accuracy.tolist() == pytest.approx([0.965, 0.925, 0.465, 0.425])
+    assert found.error.tolist() == pytest.approx([0.005] * 4)
+    assert _trained.accuracy_by(results, "gap_octave").x.tolist() == [2, 8, 2, 8]
+    chosen = _trained.selections(results)
+    assert chosen["count"].tolist() == [2] * 4
+    assert chosen.simulated.tolist() == pytest.approx([1 / math.sqrt(2)] * 4)
+    with pytest.raises(ValueError, match="no dial and no slice 'depth'"):
+        _trained.accuracy_by(results, "depth")
+    for module in (discriminative_regime, length_robustness, selection_inflation, copying_bound):
+        paths = module.draw(tmp_path / "figures", results=results)
+        assert "attention" in paths[2].read_text() or module is selection_inflation
+
+
+def test_kinds_of_tasks_are_not_mixed(tmp_path):
+    rows = [
+        {"architecture": "gdn", "accuracy": 0.1 * index, "excess": 1.0, "task_kind": kind, "dial.load": 4}
+        for index, kind in enumerate(("copy", "mqar"))
+    ]
+    assert _trained.accuracy_by(recorded(tmp_path, rows), "load").model.tolist() == ["gdn on copy", "gdn on mqar"]
