@@ -13,6 +13,7 @@ FIGURES: dict[str, str] = {
     "fast_slow_layer": "figures.fast_slow_layer",
     "gate": "figures.gate",
     "gate_switch": "figures.gate_switch",
+    "inference": "figures.inference",
     "length_robustness": "figures.length_robustness",
     "selection_inflation": "figures.selection_inflation",
     "switch": "figures.switch",

@@ -115,7 +115,6 @@ def bounds(spec: Mapping[str, Any], mode: str, row: Mapping[str, Any], rates: Ra
     """The least time of a prefill and of a step at the firing rates found, and how many times it was taken."""
     context, batch = row["context"], row["batch"]
     flops = prefill_flops(spec, context, batch, firing_rate=row.get("prefill_rate", 1.0), mode=mode)
-    # half of the decoded tokens more are in the cache on average
     traffic = decode_traffic(spec, context, batch, firing_rate=row.get("decode_rate", 1.0), mode=mode)
     found: dict[str, Any] = {
         "prefill_flops": flops,

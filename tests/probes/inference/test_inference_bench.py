@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
-from decoding_models import MODELS, V, spec_of
+from decoding_models import V, spec_of
 
 from architectures import accounting
 from architectures.published import published_spec
@@ -18,11 +19,11 @@ from probes.inference.published import CONTEXTS, published
 SMALL = {
     "device": "cpu",
     "scales": ["180M"],
-    "contexts": [13, 21],
+    "contexts": [13],
     "chunk": 8,
     "warmup": 2,
     "runs": 2,
-    "tokens": 9,
+    "tokens": 5,
     "copied": 4096,
     "size": 16,
 }
@@ -44,7 +45,7 @@ def test_every_model_is_measured(tmp_path, capsys) -> None:
     labels = {case.label for case in cases("180M")}
     assert len(labels) == 14
     assert {row["model"] for row in rows} == labels
-    assert len(rows) == 2 * (14 + 4)  # AMOR's four with the dial and with their own gate
+    assert len(rows) == 14 + 4  # AMOR's four with the dial and with their own gate
     assert all(row["state_bytes"] == row["counted_bytes"] for row in rows)
     for row in rows:
         assert row["status"] == "ok"
@@ -53,7 +54,7 @@ def test_every_model_is_measured(tmp_path, capsys) -> None:
         assert row["decode_over_bound"] == pytest.approx(row["decode_ms"] / row["decode_bound_ms"])
         if row["gate"] == "dial":
             assert abs(row["prefill_rate"] - 0.4) < 0.1
-            assert abs(row["decode_rate"] - 0.22) <= 1 / 18
+            assert abs(row["decode_rate"] - 0.22) <= 1 / 10
     assert any("ssd chunked" in line and "accepted" in line for line in record["kernels"])
     assert {found["rival"] for found in record["crossovers"]} == {
         "Mamba2 Serial Hybrid",
@@ -77,7 +78,7 @@ def test_running_out_of_memory_is_a_row(tmp_path, monkeypatch: pytest.MonkeyPatc
 
     whole = measure.prefill
     monkeypatch.setattr(measure, "prefill", full)
-    inference.run(tmp_path, **SMALL, models=["Transformer"])
+    inference.run(tmp_path, **SMALL | {"models": ["Transformer"], "contexts": [13, 21]})
     rows = json.loads((tmp_path / "inference.json").read_text())["rows"]
     assert [row["status"] for row in rows] == ["ok", "out of memory"]
     assert "decode_ms" not in rows[1]
@@ -93,12 +94,16 @@ def test_several_sequences(tmp_path) -> None:
     )
     for row in json.loads((tmp_path / "inference.json").read_text())["rows"]:
         assert row["batch"] == 3
-        assert row["state_bytes"] == 3 * accounting.state_bytes(spec_of("Amor-Mamba2"), row["context"] + 20, 2)
-        assert abs(row["decode_rate"] - 0.22) < 0.06
+        assert row["state_bytes"] == 3 * accounting.state_bytes(spec_of("Amor-Mamba2"), row["context"] + 12, 2)
+        assert abs(row["decode_rate"] - 0.22) <= 1 / 10
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [*((name, torch.float32) for name in MODELS), ("Amor-Gated DeltaNet", torch.bfloat16)]
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in ("Transformer", "Mamba2", "Amor-Gated DeltaNet", "Oryx-TM")),
+        ("Amor-Gated DeltaNet", torch.bfloat16),
+    ],
 )
 def test_agreement_is_found_and_disagreement_too(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -201,3 +206,16 @@ def test_every_layer_kind_keeps_its_widths_in_the_judged_model() -> None:
         if case.spec["kind"] != "oryx":
             assert set(small["layers"]) == set(case.spec["layers"])
     assert make(spec_of("Mamba2"), CPU, torch.float32).spec["vocab_size"] == V
+
+
+def test_the_document_shows_the_record() -> None:
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    record = json.loads((docs / "recorded" / "inference_h200.json").read_text())
+    text = (docs / "inference.md").read_text()
+    assert report.markdown(record["rows"]) in text
+    assert record["crossovers"] == report.crossovers(record["rows"])
+    assert all(row["state_bytes"] == row["counted_bytes"] for row in record["rows"])
+    assert all(found["agrees"] for found in record["agreement"])
+    for row in record["rows"]:
+        if row["model"].startswith("Amor-Mamba2") and row["context"] >= 8192:
+            assert row["decode_over_bound"] < 2
