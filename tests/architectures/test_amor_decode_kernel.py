@@ -12,7 +12,7 @@ import torch
 INTERPRETED = """
 import torch
 from architectures.amor_decode import Cached, masked
-from architectures.amor_decode_triton import kernel
+from architectures.amor_decode_triton import agrees, kernel
 
 torch.manual_seed(0)
 for heads, head_dim, length, rotated in ((2, 16, 1, True), (3, 8, 70, True), (1, 24, 64, False), (2, 16, 5000, True)):
@@ -26,6 +26,10 @@ for heads, head_dim, length, rotated in ((2, 16, 1, True), (3, 8, 70, True), (1,
         found = kernel(query.weight, out.weight, x, fire, cached, angles)
         torch.testing.assert_close(found, masked(query, out, x, fire, cached, angles), rtol=1e-4, atol=1e-5)
     assert not found[1].any()
+before = torch.get_rng_state()
+assert agrees(torch.device("cpu"), torch.float32, torch.float32, 16)
+assert agrees(torch.device("cpu"), torch.bfloat16, torch.bfloat16, 16)
+assert torch.equal(torch.get_rng_state(), before)
 """
 
 
