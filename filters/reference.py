@@ -90,9 +90,7 @@ def composite(
     if checked_width(width) >= x.shape[-1]:
         return _filtered(hmm, x, hmm.transition, impossible)
     carried, _, log_prob = _filter(hmm, x, forgetting)
-    if impossible == "raise":
-        raise_impossible(hmm, x, np.isneginf(log_prob))
-    return _windowed(hmm, x, width, carried, impossible)
+    return _windowed(hmm, x, width, carried, impossible, np.isneginf(log_prob))
 
 
 def predictive(hmm: TwoTimescaleHMM, tokens: ArrayLike, result: FilterResult, positions: Any = None) -> Array:
@@ -184,9 +182,17 @@ def _filtered(hmm: TwoTimescaleHMM, x: NDArray[np.int64], transition: Array, imp
 
 
 def _windowed(
-    hmm: TwoTimescaleHMM, x: NDArray[np.int64], width: int, laws: Wide, impossible: Impossible
+    hmm: TwoTimescaleHMM,
+    x: NDArray[np.int64],
+    width: int,
+    laws: Wide,
+    impossible: Impossible,
+    missed: NDArray[np.bool_] | bool = False,
 ) -> FilterResult:
-    """All windows at once, each absorbing its tokens in order from `laws` `(..., T, K)` at its edge: `O(T width)`."""
+    """All windows at once, each absorbing its tokens in order from `laws` `(..., T, K)` at its edge: `O(T width)`.
+
+    `missed` `(..., T-1)` marks further tokens, from the second on, that are impossible.
+    """
     length = x.shape[-1]
     table, likelihood = Wide.of(hmm.transition), _likelihood(hmm, x)
     laws[..., 0, :] = _start(hmm, x)
@@ -200,7 +206,7 @@ def _windowed(
     prior = _advance(posterior[..., :-1, :], table)
     _, log_prob = _absorb(prior, likelihood)
     if checked_mode(impossible) == "raise":
-        raise_impossible(hmm, x, np.isneginf(log_prob), lost)
+        raise_impossible(hmm, x, missed | np.isneginf(log_prob), lost)
     return FilterResult(log_prob, prior.float(), posterior.float())
 
 

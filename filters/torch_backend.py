@@ -94,7 +94,7 @@ def composite(
     carried = carrying.posterior()
     carried = carried.divided(carried.total())
     if carrying.numbers is Wide and (carried.total().mantissa == 0).any():
-        return carrying.result(carried, reference.composite, width, rate)
+        return carrying.answered_by(reference.composite, width, rate)
     return run.windowed(run.converted(carried), width, reference.composite, width, rate)
 
 
@@ -255,7 +255,7 @@ class _Run:
             if self.mode == "raise":
                 raise reference.impossible_observation(found.cpu().numpy().reshape(self.tokens.shape))
             if self.numbers is Wide:
-                return self.by_definition(definition, *arguments)
+                return self.answered_by(definition, *arguments)
             log_prob = torch.where(self.never, -torch.inf, log_prob)
         log_prob, before, after = (
             field.to(self.dtype).reshape(*self.tokens.shape[:-1], *field.shape[1:])
@@ -270,9 +270,9 @@ class _Run:
         found[:, 1:] |= self.never | torch.isneginf(log_prob)
         return found
 
-    def by_definition(self, definition: Any, *arguments: Any) -> FilterResult:
-        """Where impossible tokens depend on the path, the reference says what is believed after them."""
-        result = definition(self.hmm, self.tokens.cpu().numpy(), *arguments, impossible="-inf")
+    def answered_by(self, definition: Any, *arguments: Any) -> FilterResult:
+        """The reference's result, or its error: it says what follows impossible tokens that depend on the path."""
+        result = definition(self.hmm, self.tokens.cpu().numpy(), *arguments, impossible=self.mode)
         log_prob, prior, posterior = (
             torch.as_tensor(field, device=self.tokens.device, dtype=self.dtype)
             for field in (result.log_prob, result.prior, result.posterior)

@@ -62,7 +62,7 @@ def first_law(hmm: Any, tokens: Array) -> Array:
     return hmm.initial if hmm.initial_emission is None else hmm.initial * hmm.initial_emission[:, tokens[0]]
 
 
-def running_average(transition: Array, start: Array, doublings: int = 60) -> Array:
+def running_average(transition: Array, start: Array, doublings: int = 100) -> Array:
     """`lim (1/n) sum start P^t`: the lazy chain `(I + P) / 2` has the same limit and converges by itself."""
     power = (np.eye(len(transition)) + transition) / 2
     for _ in range(doublings):

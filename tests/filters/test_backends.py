@@ -43,6 +43,9 @@ BACKENDS = [
 ]
 MOST_REGIMES = 4 if settings.get_current_profile_name() == "nightly" else 2  # each number compiles its own programs
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
+jax_is_slow = pytest.mark.parametrize(
+    "backend", [BACKENDS[0], pytest.param(*BACKENDS[1].values, id="jax", marks=pytest.mark.slow)]
+)
 
 
 @cache
@@ -140,7 +143,7 @@ def test_all_predictors_agree_on_extreme_models(backend, case, width, rate):
         assert_agree(getattr(backend, name)(hmm, tokens, *arguments, **options), expected)
 
 
-@every_backend
+@jax_is_slow
 @given(case=models_with_streams(max_length=20, max_regimes=MOST_REGIMES), data=st.data())
 def test_impossible_tokens_are_found_at_the_same_place(backend, case, data):
     hmm, tokens = case
@@ -160,7 +163,7 @@ def test_impossible_tokens_are_found_at_the_same_place(backend, case, data):
         assert_agree(getattr(backend, name)(hmm, tokens, *arguments, **options), expected)
 
 
-@every_backend
+@jax_is_slow
 @pytest.mark.parametrize("switch_rate", [0.0, 1e-20, 1e-3])
 def test_evidence_turns_after_a_thousand_tokens(backend, switch_rate):
     emission = np.array([[[0.9, 0.1]] * 2, [[0.1, 0.9]] * 2])

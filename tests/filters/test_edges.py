@@ -142,6 +142,7 @@ def test_settings_out_of_range_are_errors(backend):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("switch_rate", [0.02, 0.0])
 def test_torch_on_a_gpu_agrees(switch_rate):
     hmm, tokens, _ = book()
