@@ -26,7 +26,7 @@ from ..mixers.base import state_tensors
 from ..stack import Block, Stack
 from .amor import Gates, attention_step, head_weight
 from .plain import Norm
-from .steps import Desk, Step, mixer_step, mlp_step, norm_of
+from .steps import Desk, Step, hand_back, mixer_step, mlp_step, norm_of
 
 Backend = Literal["auto", "plain", "triton"]
 
@@ -178,6 +178,14 @@ class Decoder:
             else:
                 self.replay.replay()
         self.seen += count
+
+    def release(self) -> dict[str, Any]:
+        """The state as the model's own `prefill` and `step` take it, all decoded tokens in; the decoder is used up."""
+        for layer in (*self.state["layers"], *self.state.get("blocks", ())):
+            hand_back(layer, self.seen)
+        self.state["position"] = self.seen
+        self.steps, self.replay = [], None
+        return self.state
 
     @property
     def state_bytes(self) -> int:

@@ -94,10 +94,16 @@ def ring(state: State, seen: int) -> Tensor:
     return turned
 
 
-def unring(kept: Tensor, seen: int) -> Tensor:
-    """A ring as the model's modules keep it: the last K inputs in order."""
-    width = kept.shape[1]
-    return kept[:, torch.arange(seen - width, seen, device=kept.device) % width]
+def hand_back(state: State, seen: int) -> None:
+    """A layer's state as its module keeps it after `seen` tokens: rings put in order, lengths up to date."""
+    for name, value in state.items():
+        if isinstance(value, dict):
+            hand_back(value, seen)
+        elif name == "length":
+            state[name] = seen
+        elif name == "conv":
+            width = value.shape[1]
+            state[name] = value[:, torch.arange(seen - width, seen, device=value.device) % width]
 
 
 def _convolution(

@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from probes import environment
-from probes.cli_common import console, show_table, table
+from probes.cli_common import check_device, console, show_table, table
 from probes.files import whole_file
 from probes.inference import machine, report, verify
 from probes.inference.kernels import approve, recurrences
 from probes.inference.measure import Protocol, measure
 from probes.inference.models import Case, cases, make, settle
+from probes.messages import nearest
 from probes.results import write_json
 
 SCHEMA = "1"
@@ -53,6 +54,7 @@ matrices whose product is."""
 def run(out: Path, **dials: Any) -> None:
     """Measures and writes. ValueError for an unknown scale, model or gate; RuntimeError where decoding disagrees."""
     chosen = {**DIALS, **dials}
+    check_device(chosen["device"])
     device = torch.device(chosen["device"])
     dtype = torch.bfloat16
     wanted = _wanted(chosen)
@@ -94,7 +96,7 @@ def run(out: Path, **dials: Any) -> None:
 def _wanted(chosen: dict[str, Any]) -> list[Case]:
     for gate in chosen["gates"]:
         if gate not in ("dial", "own"):
-            raise ValueError(f"gates: {gate!r} is neither 'dial' nor 'own'; nearest: 'dial'")
+            raise ValueError(f"gates: {gate!r}{nearest(str(gate), ('dial', 'own'))}")
     every = [case for scale in chosen["scales"] for case in cases(scale)]
     names = chosen["models"]
     if names is None:
@@ -102,7 +104,7 @@ def _wanted(chosen: dict[str, Any]) -> list[Case]:
     known = {case.label for case in every}
     for name in names:
         if name not in known:
-            raise ValueError(f"models: {name!r} is not one of {', '.join(sorted(known))}; nearest: {min(known)!r}")
+            raise ValueError(f"models: unknown {name!r}{nearest(str(name), sorted(known))}")
     return [case for case in every if case.label in names]
 
 
@@ -172,6 +174,6 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _free(device: torch.device) -> None:
-    gc.collect()
     if device.type == "cuda":
+        gc.collect()  # a decoder's steps refer to it
         torch.cuda.empty_cache()

@@ -71,7 +71,8 @@ def measure(case: Case, model: nn.Module, protocol: Protocol, rates: Rates) -> d
             row |= _prefill_and_decode(case, model, spec, protocol)
     except torch.OutOfMemoryError:
         row["status"] = "out of memory"
-    gc.collect()
+    if next(model.parameters()).is_cuda:
+        gc.collect()
     return {**row, **bounds(spec, case.mode, row, rates)}
 
 

@@ -94,6 +94,23 @@ def test_a_step_allocates_no_state() -> None:
     assert places == [tensor.data_ptr() for tensor in state_tensors([decoder.state["layers"], decoder.state["blocks"]])]
 
 
+@pytest.mark.parametrize("name", ["Mamba2 Fused Hybrid", "Amor-Gated DeltaNet", "Oryx-TM"])
+def test_a_released_state_goes_on_in_the_model(name: str) -> None:
+    model = model_of(name)
+    tokens = torch.randint(V, (B, 30), generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        expected = model(tokens).logits[:, -1]
+    for decoded in (1, 6):
+        _, state = prefilled(model, tokens[:, :9], 30, "attention")
+        decoder = Decoder(model, state)
+        for token in tokens[:, 9 : 9 + decoded].T:
+            decoder.step(token)
+        state = decoder.release()
+        assert state["position"] == 9 + decoded
+        found, _ = prefill(model, tokens[:, 9 + decoded :], state, chunk=8)
+        torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.22, 0.4, 1.0])
 def test_the_dial_sets_the_rate_in_prefill_and_decoding(rate: float) -> None:
     model = model_of("Amor-Mamba2", torch.float32)

@@ -178,6 +178,19 @@ def test_attend_and_remember(case, position, dtype):
     compare("attend", (q, keys, values, draw(batch, heads * width, dtype=dtype), place(position)), options, [3], dtype)
 
 
+def test_a_shut_gate_reads_neither_weights_nor_cache():
+    from architectures.decoding import triton_ops
+
+    nothing = torch.full((2, 1, 64, 8), float("nan"), device=DEVICE)
+    shut = torch.zeros(2, dtype=torch.uint8, device=DEVICE)
+    out = draw(2, 8)
+    kept = out.clone()
+    triton_ops.attend(draw(2, 1, 8), nothing, nothing, out, place(40), fire=shut)
+    triton_ops.project(draw(2, 8), nothing[0, 0, :8], out, fire=shut)
+    triton_ops.project(draw(2, 8), nothing[0, 0, :8], out, fire=shut, residual=True, scale=nothing[0, 0, 0])
+    assert torch.equal(out, kept)
+
+
 @pytest.mark.parametrize(
     "name", ["Transformer", "Mamba2 Fused Hybrid", "Amor-Mamba2", "Amor-Gated DeltaNet", "Oryx-TM"]
 )
