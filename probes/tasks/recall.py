@@ -107,6 +107,11 @@ class RecallTask(Task):
             changes["slots"] = sorted({max(1, self.capacity() // 2), self.capacity()}) if self.has_slots() else []
         self.chosen = read.model_copy(update=changes)
         self.settings = self.chosen.model_dump(mode="json")
+        # made here, so that dials which no longer sequence can satisfy are an error before anything is sampled
+        self._longer: dict[str, Task] = {
+            f"length_x{factor}": type(self)(**{**self.stretched(factor), "extrapolate": []})
+            for factor in read.extrapolate
+        }
 
     @abstractmethod
     def setup(self, dials: Any) -> None:
@@ -193,10 +198,7 @@ class RecallTask(Task):
         return type(self).kept is not RecallTask.kept
 
     def evaluations(self) -> dict[str, Task]:
-        longer: dict[str, Task] = {}
-        for factor in self.chosen.extrapolate:
-            longer[f"length_x{factor}"] = type(self)(**{**self.stretched(factor), "extrapolate": []})
-        return longer
+        return self._longer
 
     def _bounds(self) -> dict[str, StateBound]:
         load = self.load()

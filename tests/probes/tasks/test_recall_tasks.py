@@ -254,6 +254,7 @@ def test_longer_evaluations(name):
         ("mqar", {"windows": [0]}, "windows.0 = 0: input should be greater than or equal to 1"),
         ("copy", {"string": 0}, "string = 0: input should be greater than or equal to 1"),
         ("selective_copy", {"string": 40}, "length = 64: too short for 40 data tokens twice; nearest valid is 81"),
+        ("phonebook", {"extrapolate": [9]}, "entries = 72: more entries than the 64 keys; nearest valid is 64"),
         ("phonebook", {"entries": 65}, "entries = 65: more entries than the 64 keys; nearest valid is 64"),
         ("needle", {"length": 8, "needles": 4}, "length = 8: too short for 4 entries of 3 tokens; nearest valid is 14"),
         ("in_context_recall", {"length": 7}, "length = 7: pairs take two tokens each; nearest valid is 8"),
