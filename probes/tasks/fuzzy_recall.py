@@ -27,7 +27,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from probes.task import Batch
+from probes.task import Batch, Task
 from probes.tasks.draws import distinct, integers
 from probes.tasks.occurrence import first_occurrence, previous_occurrence
 from probes.tasks.recall import RecallSettings, RecallTask, octave
@@ -117,6 +117,13 @@ class FuzzyRecall(RecallTask):
         gap = (at - earlier_begin)[:, :-1]
         slices = {"gap_octave": octave(gap.clamp(min=1)), "digit": (inside - own_key)[:, 1:]}
         return self.finish(tokens, answers, tokens[:, 1:], latents, slices)
+
+    def evaluations(self) -> dict[str, Task]:
+        """As for every task; with keys of several lengths also `longest_keys`, which is how MAD tests."""
+        if not self.vary_keys:
+            return super().evaluations()
+        longest = FuzzyRecall(**{**self.settings, "vary_keys": False, "extrapolate": []})
+        return {"longest_keys": longest, **super().evaluations()}
 
     def bayes(self, batch: Batch) -> Spread:
         answers = batch.latents["answers"]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from probes.task import IGNORED, Batch, Reference, Task
 from probes.tasks.bounds import StateBound
-from probes.tasks.settings import TaskSettings, read_settings
+from probes.tasks.settings import TaskSettings, read_settings, refuse
 from probes.tasks.spread import Spread
 
 REPORTING = ("windows", "slots", "ngrams", "state_bits", "extrapolate")
@@ -100,6 +100,10 @@ class RecallTask(Task):
     def __init__(self, **settings: Any) -> None:
         read = read_settings(self.Dials, self.name, settings)
         self.setup(read)
+        if read.slots and not self.has_slots():
+            refuse(self.name, "slots", read.slots, "there is nothing to keep in slots", [])
+        if read.state_bits and self.load() is None:
+            refuse(self.name, "state_bits", read.state_bits, "no bound is known for this task", [])
         changes = self.resolved()
         if read.windows is None:
             changes["windows"] = sorted({max(1, self.length // 4), max(1, self.length // 2)})

@@ -41,7 +41,7 @@ def path_sums(edges, initial, tokens):
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 3), st.sampled_from([0.1, 1.0]))
-@settings(max_examples=25)
+@settings(max_examples=max(1, settings.default.max_examples // 2))
 def test_pair_states_are_the_edge_emitting_model(seed, states, tokens, concentration):
     machine = machines.random_edges(states, tokens, concentration, seed)
     word = np.random.default_rng(seed).integers(tokens, size=4)

@@ -89,7 +89,7 @@ STRATEGIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
 }
 KINDS = list(STRATEGIES)
-FEW = settings(max_examples=12)
+FEW = settings(max_examples=max(1, settings.default.max_examples // 4))
 
 
 def random_task(data, kind, **more):
