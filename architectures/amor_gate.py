@@ -17,14 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LARGEST = 2**25
+LARGEST = 2**24
 """Logits that a gate holds at once; it looks at more positions than that in parts."""
 
 
 def normalised_entropy(logits: Tensor) -> Tensor:
     """Entropy of `softmax(logits (..., V))` over `log V`, in [0, 1], float32; 0 for a vocabulary of one (eq. 2)."""
-    probability = torch.softmax(logits.float(), dim=-1)
-    return torch.special.entr(probability).sum(-1) / math.log(max(2, logits.shape[-1]))
+    probability = torch.softmax(logits, dim=-1, dtype=torch.float32)
+    in_place = None if probability.requires_grad else probability
+    return torch.special.entr(probability, out=in_place).sum(-1) / math.log(max(2, logits.shape[-1]))
 
 
 def closeness(logits: Tensor) -> Tensor:
