@@ -207,6 +207,24 @@ def test_every_trigger_decodes_as_it_reads(trigger):
     torch.testing.assert_close(torch.stack(parts, dim=1), output.logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_every_trigger_can_be_trained(trigger):
+    control = {"surprise": torch.rand(3, 15)}
+    model = make({"trigger": trigger}, split=False).train()
+    for _ in range(3):
+        model.zero_grad()
+        logits = model(torch.randint(0, 11, (3, 15)), control=control).logits
+        logits.square().mean().backward()
+        found = gradients(model)
+        assert all(bool(part.isfinite().all()) for part in found.values())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter -= 0.1 * found[name]
+    learns = {name for name, part in found.items() if ".trigger." in name and part.abs().sum() > 0}
+    assert bool(learns) == (trigger == "input")
+    assert (float(found["blocks.0.attention.query.weight"].abs().sum()) > 0) == (trigger != "never")
+
+
 def test_decoding_counts_what_it_did_not_compute():
     model = make()
     tokens = torch.randint(0, 11, (4, 12))
