@@ -103,7 +103,7 @@ def _print_seeds(rows: pd.DataFrame) -> None:
     """Mean and spread over seeds by architecture, best first, where there is more than one seed."""
     ok = rows[rows["status"] == "ok"]
     counts = ok.groupby("architecture")["model_seed"].nunique()
-    if counts.max() < 2:
+    if ok.empty or counts.max() < 2:
         return
     excess = ok.groupby("architecture")["excess"].agg(["mean", "std", "count"]).sort_values("mean")
     lines = [

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import typer
 
-from probes.catalogue import CatalogueError, load_catalogue, parse_sets
+from probes.catalogue import MODEL_PREFIXES, CatalogueError, load_catalogue, parse_sets
 from probes.cli_common import check_device, console
 from probes.cli_progress import Bar
 from probes.cli_report import print_readouts, print_rows
@@ -30,6 +31,23 @@ def runtime_options(device: str, precision: str | None, kernels: str) -> dict[st
     return {"device": device, "precision": precision, "kernels": kernels}
 
 
+def check_models(specs: Iterable[Mapping[str, Any]], kernels: str) -> None:
+    """Builds once each model that has parts from outside, so that what cannot be built is said before anything runs.
+
+    Raises `SpecError`, also for kernels that no operation has.
+    """
+    import torch
+
+    from architectures import build
+    from architectures.kernels import check
+
+    check(kernels)
+    with torch.random.fork_rng():
+        for text in dict.fromkeys(json.dumps(spec, sort_keys=True) for spec in specs):
+            if any(f'"{prefix}' in text for prefix in MODEL_PREFIXES):
+                build(json.loads(text), kernels=kernels)
+
+
 def run_trial(
     task: str,
     architecture: str,
@@ -45,6 +63,10 @@ def run_trial(
     from probes.api import run
 
     given = parse_sets(sets)
+    catalogue = load_catalogue(config)
+    made = catalogue.make_task(task, given.get("task"))
+    spec = catalogue.make_spec(architecture, given.get("arch"), vocab_size=made.vocab_size, head=made.head)
+    check_models([spec], runtime["kernels"])
     with Bar(console, trials=1, finished=0, steps=Training(**given.get("train", {})).steps) as bar:
         result = run(
             task, architecture, out=out, seed=seed, config=config, sets=given, mix=mix, listener=bar, **runtime
@@ -80,6 +102,7 @@ def run_sweep(
         raise CatalogueError(catalogue.blame(suite, error)) from None
     trials = sum(len(group.search) + len(group.seeds) for group in groups)
     jobs = [job for group in groups for job in [*group.search, *group.rest]]
+    check_models((job.trial.architecture for job in jobs), runtime["kernels"])
     folders = {out / suite / "trials" / folder_name(job.trial, job.labels) for job in jobs}
     finished = sum((folder / "result.json").exists() for folder in folders)
     if finished:

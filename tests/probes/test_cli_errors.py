@@ -48,6 +48,20 @@ suites:
     task: {}
     grid:
       arch.d_modl: [8, 16]
+  plugged:
+    <<: *tiny
+    task: {}
+    architectures: ["mixer:mixers.py:Averge"]
+"""
+MIXERS = """import torch
+
+class Average(torch.nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+
+class Broken(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
 """
 MISTAKES = [
     (["rnu"], "No such command 'rnu'"),
@@ -99,6 +113,16 @@ MISTAKES = [
         ["sweep", "wide", "--config", "dials.yaml"],
         "dials.yaml:17: wide: architecture 'gdn': spec: unknown 'd_modl'",
     ),
+    (
+        ["run", "two_timescale", "mixer:absent.py:M"],
+        "'mixer:absent.py:M' cannot be imported (FileNotFoundError",
+    ),
+    (["run", "two_timescale", "mixer:mixers.py:Averge"], "'mixers.py' has no 'Averge' (it has: Average, Broken)"),
+    (["run", "two_timescale", "mixer:mixers.py"], "does not say what to load"),
+    (["run", "two_timescale", "mixer:mixers.py:Broken"], "does not take d_model=64 and {}"),
+    (["run", "two_timescale", "model:absent:M"], "'model:absent:M' cannot be imported"),
+    (["run", "two_timescale", "gdn", "--kernels", "fst"], "kernels: unknown 'fst'; nearest"),
+    (["sweep", "plugged", "--config", "dials.yaml"], "'mixers.py' has no 'Averge'"),
     (["report", "absent"], "absent: no recorded sweep"),
     (["figures", "exces"], "unknown figure 'exces'"),
     (["bench", "fliters"], "unknown benchmark 'fliters'"),
@@ -112,6 +136,7 @@ def test_a_mistake_is_one_line(fastslow, words: list[str], message: str) -> None
     Path("mine.yaml").write_text("tasks:\n  mine: {kind: two_timescles}\n")
     Path("dials.yaml").write_text(DIALS)
     Path("broken.py").write_text("def\n")
+    Path("mixers.py").write_text(MIXERS)
     Path("failing.py").write_text("1 / 0\n")
     before = set(Path().rglob("*"))
     code, out, err = fastslow(*words)

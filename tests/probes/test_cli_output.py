@@ -139,6 +139,13 @@ def test_what_a_reader_must_know_is_said(printed: io.StringIO, changes: dict[str
     assert note in printed.getvalue()
 
 
+def test_a_table_in_which_all_failed_says_so(printed: io.StringIO) -> None:
+    whole = row("gdn", status="failed", error="no memory")
+    failed = {key: whole[key] for key in ("task", "point", "architecture", "model_seed", "lr", "status", "error")}
+    cli_report.print_rows(pd.DataFrame([failed]))
+    assert "gdn (seed 0): failed at learning rate 0.001: no memory" in printed.getvalue()
+
+
 def test_a_clean_table_has_no_notes(printed: io.StringIO) -> None:
     cli_report.print_rows(pd.DataFrame([row("gdn")]))
     assert "(seed 0)" not in printed.getvalue()
