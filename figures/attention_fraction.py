@@ -17,7 +17,7 @@ DIALS: dict[str, Any] = {"results": "runs/oryx-smoke", "tasks": None, "score": "
 
 SCORES = {"accuracy": "accuracy", "excess": "excess over Bayes (nats per token)"}
 SPAN = {"accuracy": 0.1, "excess": 0.0}
-"""Least height of a row of panels, so that differences within a percent do not fill one."""
+"""Least height of a panel, so that differences within a percent do not fill one."""
 FAMILIES = ("last tokens", "first tokens", "random chunks", "query and after", "context")
 """How the attended tokens were chosen, in the order of colours."""
 
@@ -40,7 +40,7 @@ def draw(
     titles = list(dict.fromkeys(group.title for group in found))
     with style():
         figure = new(PAGE, 0.7 + 1.6 * len(tasks))
-        axes = figure.subplots(len(tasks), len(titles), squeeze=False, sharex=True, sharey="row")
+        axes = figure.subplots(len(tasks), len(titles), squeeze=False, sharex=True)
         for axis in axes.flat:
             axis.set_axis_off()
         for group in found:
@@ -48,11 +48,9 @@ def draw(
             axis.set_axis_on()
             mine = (numbers.task == group.task) & (numbers.architecture == group.architecture)
             _panel(axis, numbers[mine & (numbers.training == group.training)])
-            axis.set_title(f"{group.task.replace('_', ' ')}\n{group.title}", loc="left", fontsize=6.5)
-        for row in axes:
-            low, high = row[0].get_ylim()
-            if high - low < SPAN[score]:
-                row[0].set_ylim((low + high - SPAN[score]) / 2, (low + high + SPAN[score]) / 2)
+            named = f"{group.task}, {group.architecture}".replace("_", " ")
+            axis.set_title(f"{named}\n{group.training}", loc="left", fontsize=6.5)
+            _least_height(axis, score)
         figure.supxlabel("fraction of tokens in attention mode", fontsize=8)
         figure.supylabel(SCORES[score], fontsize=8)
         handles: dict[str, Any] = {}
@@ -101,3 +99,13 @@ def _panel(axis: Axes, part: pd.DataFrame) -> None:
         if len(mine):
             axis.plot(mine.fraction, mine[score], marker=marker, color=color, linewidth=1, label=family, zorder=3)
     axis.set_xlim(-0.05, 1.05)
+
+
+def _least_height(axis: Axes, score: str) -> None:
+    """At least `SPAN` high; an accuracy's panel does not reach far above 1."""
+    low, high = axis.get_ylim()
+    more = max(0.0, SPAN[score] - (high - low)) / 2
+    low, high = low - more, high + more
+    if score == "accuracy" and high > 1.01:
+        low, high = min(low, 1.01 - SPAN[score]), 1.01
+    axis.set_ylim(low, high)
