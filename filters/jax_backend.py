@@ -12,7 +12,7 @@ so that few programs are compiled; no filling enters a result.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -54,7 +54,7 @@ def unigram(
     """As `filters.reference.unigram`."""
     believed = hmm.unigram_model
     result = forward(believed, tokens, impossible=impossible, **options)
-    return FilterResult(result.log_prob, result.prior, result.posterior, believed.emission)
+    return Result(result.log_prob, result.posterior, believed.transition, believed.emission)
 
 
 def window(
@@ -94,7 +94,7 @@ def composite(
     other = _Run(hmm, x, forgetting, impossible, **options)
     carried = other.posterior()
     if other.numbers is Wide and (np.asarray(carried.mantissa)[:, : x.shape[-1]] == 0).all(-1).any():
-        return other.answered_by(reference.composite, width, rate)
+        return run.answered_by(reference.composite, width, rate)
     with float64_locally():
         laws = run.converted(carried, other.numbers)
     index = np.arange(run.inputs.tokens.size, dtype=np.int32).reshape(run.inputs.tokens.shape)
@@ -121,6 +121,21 @@ def _layout(rows: int, tokens: int, lag: int | None) -> tuple[int, int]:
     return length, 1 if lag < jax_programs.DIRECT else min(size, 1 << (lag.bit_length() - 1))
 
 
+class Result(FilterResult):
+    """A result whose `prior` is formed when it is first asked for: `posterior[t] @ transition`."""
+
+    transition: Array
+
+    def __init__(self, log_prob: Any, posterior: Any, transition: Array, emission: Array | None = None) -> None:
+        vars(self).update(log_prob=log_prob, posterior=posterior, transition=transition, emission=emission)
+
+    @cached_property
+    def prior(self) -> Any:  # type: ignore[override]
+        """`(..., T-1, K)`."""
+        with float64_locally():
+            return self.posterior[..., :-1, :] @ self.transition
+
+
 class _Run:
     """What a program needs of a model and sequences `(B, T)`, and what is made of its outputs."""
 
@@ -138,6 +153,7 @@ class _Run:
         if dtype not in ("float64", "float32"):
             raise ValueError(f"dtype is {dtype!r}; it is 'float64' or 'float32'")
         self.hmm, self.tokens, self.dtype, self.device_arrays = hmm, x, dtype, device_arrays
+        self.transition = transition
         self.mode = reference.checked_mode(impossible)
         self.x = x.reshape(-1, x.shape[-1])
         single = dtype == "float32" and scaling.is_linear(transition, hmm.emission, "float32")
@@ -202,10 +218,10 @@ class _Run:
         length = self.x.shape[1]
         predicted = slice(first, first + length - 1)
         log_prob = self.in_order(self.numbers.log(outputs.probability))[:, predicted, 0]
-        prior, posterior = self.numbers.float(outputs.prior), self.numbers.float(outputs.posterior)
+        posterior = self.numbers.float(outputs.posterior)
         if not self.device_arrays:
-            prior, posterior = np.asarray(prior), np.asarray(posterior)
-        prior, posterior = self.in_order(prior)[:, predicted], self.in_order(posterior)[:, :length]
+            posterior = np.asarray(posterior)
+        posterior = self.in_order(posterior)[:, :length]
         if self.never is not None:
             found = self.never.copy()
             if self.numbers is Wide:
@@ -217,20 +233,19 @@ class _Run:
                 if self.numbers is Wide:
                     return self.answered_by(definition, *arguments)
                 log_prob = np.where(found[:, 1:], -np.inf, log_prob)
-        return self._returned(log_prob, prior, posterior)
+        return self._returned(log_prob, posterior)
 
     def answered_by(self, definition: Any, *arguments: Any) -> FilterResult:
         """The reference's result, or its error."""
         answer = definition(self.hmm, self.tokens, *arguments, impossible=self.mode)
         with float64_locally():
-            return self._returned(answer.log_prob, answer.prior, answer.posterior)
+            return self._returned(answer.log_prob, answer.posterior)
 
-    def _returned(self, *fields: Any) -> FilterResult:
+    def _returned(self, log_prob: Any, posterior: Any) -> FilterResult:
         make: Any = partial(jnp.asarray if self.device_arrays else np.asarray, dtype=self.dtype)
-        log_prob, prior, posterior = fields
-        lead, length, regimes = self.tokens.shape[:-1], self.x.shape[1], self.hmm.regimes
-        return FilterResult(
+        lead, length = self.tokens.shape[:-1], self.x.shape[1]
+        return Result(
             make(log_prob).reshape(*lead, length - 1),
-            make(prior).reshape(*lead, length - 1, regimes),
-            make(posterior).reshape(*lead, length, regimes),
+            make(posterior).reshape(*lead, length, self.hmm.regimes),
+            self.transition.astype(self.dtype),
         )

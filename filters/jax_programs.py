@@ -43,19 +43,18 @@ class Laws(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """By token, as numbers: `probability` `(B, n, 1)`, `prior` and `posterior` `(B, n, K)`.
+    """By token, as numbers: `probability` `(B, n, 1)` and `posterior` `(B, n, K)`.
 
     Of chunks that hold a whole sequence the parts are `(n, K, B)` as they come: a view puts them in order, no copy.
     """
 
     probability: Any
-    prior: Any
     posterior: Any
 
 
 @partial(jax.jit, static_argnames=("numbers", "size"))
 def filtered(numbers: Any, size: int, inputs: Inputs) -> Outputs:
-    """The filter; at token t, its probability and the prior over `z_t` before it, and the posterior after it."""
+    """The filter; at token t, its probability, and the posterior after it."""
     table, start, index = _arranged(inputs, size)
     heads = start
     if index.shape[-1] > 1:
@@ -71,14 +70,14 @@ def filtered(numbers: Any, size: int, inputs: Inputs) -> Outputs:
         joint = numbers.times(prior, _columns(inputs.likelihoods, places))
         total = numbers.total(joint)
         posterior = numbers.divided(joint, total)
-        return numbers.matmul(posterior, table), Outputs(total, prior, posterior)
+        return numbers.matmul(posterior, table), Outputs(total, posterior)
 
     return _flat(jax.lax.scan(advance, numbers.divided(heads, numbers.total(heads)), index)[1])
 
 
 @partial(jax.jit, static_argnames=("numbers", "size"))
 def windowed(numbers: Any, size: int, inputs: Inputs, laws: Laws, lag: Any) -> Outputs:
-    """Windows of `lag` steps; at token t, the posterior after it, and prior and probability for the token after it.
+    """Windows of `lag` steps; at token t, the posterior after it, and the probability of the token after it.
 
     Chunks of one token absorb steps one by one, `lag < DIRECT`; else chunks are not longer than `lag`.
     """
@@ -88,7 +87,7 @@ def windowed(numbers: Any, size: int, inputs: Inputs, laws: Laws, lag: Any) -> O
         posterior = numbers.divided(vector, numbers.total(vector))
         prior = numbers.matmul(posterior, table)
         total = numbers.total(numbers.times(prior, _columns(inputs.likelihoods, places)))
-        return Outputs(total, prior, posterior)
+        return Outputs(total, posterior)
 
     arguments = numbers, table, inputs, start, index, laws, _by_place(laws.index, size), lag
     windows = _direct(*arguments) if size == 1 else _windows(*arguments)
