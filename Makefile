@@ -3,7 +3,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 
-.PHONY: install smoke test lint types unit test-slow
+.PHONY: install smoke test lint types unit test-slow test-gpu
 
 install: .venv/installed
 
@@ -30,3 +30,6 @@ unit: install
 
 test-slow: install
 	$(BIN)/pytest -q -n 2 -m 'slow and not gpu'
+
+test-gpu: install
+	$(BIN)/pytest -q -m gpu
