@@ -82,8 +82,13 @@ ALIGNMENT = 8
 
 
 def embed(weight: Tensor, tokens: Tensor) -> Tensor:
-    """Rows `(B, T, D)` of `weight (V, D)`. On a GPU the gradient is formed without the sort of torch's own."""
-    return Lookup.apply(weight, tokens) if weight.is_cuda else F.embedding(tokens, weight)
+    """Rows `(B, T, D)` of `weight (V, D)`. On a GPU the gradient is formed without the sort of torch's own.
+
+    torch.compile has its own way without a sort.
+    """
+    if weight.is_cuda and not torch.compiler.is_compiling():
+        return Lookup.apply(weight, tokens)
+    return F.embedding(tokens, weight)
 
 
 class Lookup(torch.autograd.Function):

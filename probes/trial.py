@@ -249,8 +249,9 @@ class Runner:
         Raises `SplitOverlap` where a finite training set shares a sequence with another split.
         """
         check_trial(self.task, self.trial)
-        with torch.random.fork_rng():
-            torch.manual_seed(self.trial.seeds.model_seed)
+        # The model is initialised on the CPU; the generators of GPUs are left alone.
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(self.trial.seeds.model_seed)
             model = build(self.trial.architecture, kernels=self.runtime.kernels)
         return model.to(self.runtime.device)
 

@@ -14,9 +14,10 @@ def task(**changes):
     return create("two_timescale", {**TASK, **changes})
 
 
-def job(layers="attention", *, seed=0, lr=1e-2, steps=40, d_model=8, **train):
+def job(layers="attention", *, seed=0, lr=1e-2, steps=40, d_model=8, spec=None, **train):
     made = task()
-    spec = resolve({"layers": layers, "d_model": d_model, "d_ff": 8, "vocab_size": made.vocab_size})
+    given = spec or {"layers": layers, "d_model": d_model, "d_ff": 8}
+    spec = resolve({**given, "vocab_size": made.vocab_size})
     settings = Training(**{"steps": steps, "batch_size": 4, "warmup": 3, "lr": lr, "evaluations": 2, **train})
     evaluate = Evaluation(validation_sequences=8, test_sequences=8, readout_positions=0)
     trial = make_trial("two_timescale", made, spec, settings, evaluate, Seeds(data_seed=seed, model_seed=seed))

@@ -132,9 +132,8 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
         trainer = Trainer(model(), task, train, data_seed=0, device=device, autocast=autocast)
         trainer.advance(3)
         found["eager_ms"] = _timed(lambda: _eager(trainer, 4), 4, 3, device)
-    capture = device.type == "cuda"
     started = time.perf_counter()
-    feed = Feed(task, train, 0, device=device, slots=2 * WINDOW, capture=capture)
+    feed = Feed(task, train, 0, device=device, slots=2 * WINDOW)
     found["feed_seconds"] = time.perf_counter() - started
     found["draw_ms"] = _draws(feed, device)
     kinds: list[tuple[str, Loss]] = [("graph", supervised_loss)]
@@ -142,7 +141,7 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
         torch._dynamo.config.recompile_limit = 512
         kinds.append(("compiled", torch.compile(supervised_loss, dynamic=False)))
     for kind, loss in kinds:
-        feed = Feed(task, train, 0, device=device, slots=2 * WINDOW, capture=capture)
+        feed = Feed(task, train, 0, device=device, slots=2 * WINDOW)
         trainers: list[StepTrainer] = []
         for seed in range(max(dials["packs"])):
             before = _reserved(device)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from probes.config import Training
+from probes.controls import make_control
 from probes.engine.lane import Lane
 from probes.splits import TrainingStream, split_generator
 from probes.task import IGNORED, Batch, Task
@@ -25,17 +26,17 @@ SAMPLE = 128
 
 
 class Supervised(NamedTuple):
-    """`tokens (B, T)`, `at (n,)` the supervised positions counted row by row, `target (n,)`; `batch` whole
-    where control schedules need it."""
+    """`tokens (B, T)`, `at (n,)` the supervised positions counted row by row, `target (n,)`, and the control tensors
+    `(B, T)` by name, None where there are none."""
 
     tokens: Tensor
     at: Tensor
     target: Tensor
-    batch: Batch | None
+    control: dict[str, Tensor] | None
 
 
-class Overflow(RuntimeError):
-    """A batch had more supervised positions than were made room for."""
+class Refused(RuntimeError):
+    """What a pack was given to train on is not what it should have been; the trial is run again without it."""
 
 
 def room(task: Task, train: Training) -> int:
@@ -62,7 +63,12 @@ def compact(targets: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Feed:
-    """Batches `start`, `start + 1`, ... of a training stream. `slots`: how many are kept at a time."""
+    """Batches `start`, `start + 1`, ... of a training stream. `slots`: how many are kept at a time.
+
+    Batches and control tensors are drawn by ordinary launches on the feed's own stream, never inside a graph, so that
+    the generators' states are known on the host before and after each draw. `state`, `control_state`: those before
+    batch `start`.
+    """
 
     def __init__(
         self,
@@ -74,74 +80,63 @@ class Feed:
         slots: int,
         start: int = 0,
         state: dict[str, Tensor] | None = None,
-        whole: bool = False,
-        capture: bool = True,
+        control_state: Tensor | None = None,
     ) -> None:
-        self.task, self.train, self.device, self.slots, self.start, self.whole = (
-            task,
-            train,
-            device,
-            slots,
-            start,
-            whole,
-        )
+        self.task, self.train, self.device, self.slots, self.start = task, train, device, slots, start
         self.stream = TrainingStream(task, data_seed, train.batch_size, examples=train.examples, device=device)
+        self.control_generator = split_generator(data_seed, "train", "control", device)
         if state is not None:
             self.stream.restore(state)
+        if control_state is not None:
+            self.control_generator.set_state(control_state.cpu())
         self.size = room(task, train)
         self.shape = (train.batch_size, task.length)
-        width = math.prod(self.shape) + 2 * self.size
-        self.ring = torch.zeros(slots, width, dtype=torch.int64, device=device)
-        self.parts: dict[str, Tensor] = {}
-        self.slot = torch.zeros(1, dtype=torch.int64, device=device)
+        self.ring = torch.zeros(slots, math.prod(self.shape) + 2 * self.size, dtype=torch.int64, device=device)
+        self.control: dict[str, Tensor] = {}
         self.largest = torch.zeros((), dtype=torch.int64, device=device)
         self.drawn = start
         self.readers = 0
-        self._states: OrderedDict[int, dict[str, Tensor]] = OrderedDict({start: self.stream.state()})
-        self.lane = Lane(
-            self._draw, device, generators=[self.stream.generator], capture=capture and self.stream.pool is None
-        )
-        if whole:
-            with torch.random.fork_rng(devices=[]):
-                example = task.sample(split_generator(0, "train", "room", device), train.batch_size)
-            self.parts = {
-                name: torch.zeros(slots, *value.shape, dtype=value.dtype, device=device)
-                for name, value in _named(example).items()
-            }
-        self.reason = ""
-        try:
-            self.lane.capture(self._save)
-        except RuntimeError as error:
-            # Its draws are launched one by one then, which costs the host a little and changes nothing.
-            self.reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        self.begun = False
+        """Whether its readers have trained; they stay at the same step, so nobody joins then."""
+        self._states: OrderedDict[int, tuple[dict[str, Tensor], Tensor]] = OrderedDict()
+        self._remember()
+        self.lane = Lane(self._draw, device, capture=False)
+        if train.control:
+            # Once for the shapes, with the generators put back: the graphs that read need to know where.
+            for name, value in self._controls(self.stream.next()).items():
+                self.control[name] = torch.zeros(slots, *value.shape, dtype=value.dtype, device=device)
+            self._put_back(start)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
-    def _save(self) -> Any:
-        slot, largest = self.slot.clone(), self.largest.clone()
+    def _remember(self) -> None:
+        self._states[self.drawn] = (self.stream.state(), self.control_generator.get_state())
+        while len(self._states) > 2 * self.slots + 1:
+            self._states.popitem(last=False)
 
-        def restore() -> None:
-            self.slot.copy_(slot)
-            self.largest.copy_(largest)
+    def _put_back(self, step: int) -> None:
+        stream, control = self._states[step]
+        self.stream.restore(stream)
+        self.control_generator.set_state(control)
 
-        return restore
+    def _controls(self, batch: Batch) -> dict[str, Tensor]:
+        return make_control(self.train.control, batch, self.task, self.control_generator) or {}
 
     def _draw(self) -> None:
+        slot = (self.drawn - self.start) % self.slots
         batch = self.stream.next()
         index, target, count = compact(training_targets(batch, self.train.supervision), self.size)
-        row = torch.cat([batch.tokens.flatten(), index, target])
-        self.ring.index_copy_(0, self.slot, row[None])
-        for name, value in _named(batch).items() if self.whole else ():
-            self.parts[name].index_copy_(0, self.slot, value[None])
-        self.largest.copy_(torch.maximum(self.largest, count))
-        self.slot.copy_((self.slot + 1) % self.slots)
+        self.ring[slot].copy_(torch.cat([batch.tokens.flatten(), index, target]))
+        for name, value in (self._controls(batch) if self.train.control else {}).items():
+            self.control[name][slot].copy_(value)
+        torch.maximum(self.largest, count, out=self.largest)
 
     def draw(self, until: int) -> None:
         """Launches the draws of all batches before `until`; the caller sees to it that nobody reads their slots."""
         while self.drawn < until:
             self.lane.run()
             self.drawn += 1
-            self._states[self.drawn] = self.stream.state()
-            while len(self._states) > 2 * self.slots + 1:
-                self._states.popitem(last=False)
+            self._remember()
 
     def slot_of(self, step: Tensor) -> Tensor:
         """Where the batch of a step lies."""
@@ -149,33 +144,26 @@ class Feed:
 
     def read(self, slot: Tensor) -> Supervised:
         """The batch in the slot whose number is in `slot (1,)` on the device."""
-        tokens, index, target = self.ring.index_select(0, slot)[0].split([math.prod(self.shape), self.size, self.size])
-        tokens = tokens.view(self.shape)
-        batch = None
-        if self.whole:
-            parts = {name: value.index_select(0, slot)[0] for name, value in self.parts.items()}
-            batch = _unnamed(tokens, parts)
-        return Supervised(tokens, index, target, batch)
+        row = self.ring.index_select(0, slot)[0]
+        tokens, index, target = row.split([math.prod(self.shape), self.size, self.size])
+        control = {name: value.index_select(0, slot)[0] for name, value in self.control.items()}
+        return Supervised(tokens.view(self.shape), index, target, control or None)
 
-    def state(self, step: int) -> dict[str, Tensor]:
-        """The stream's state before batch `step`, as `TrainingStream.state` gives it. KeyError where long past."""
-        return self._states[step]
+    def state(self, step: int) -> dict[str, Any]:
+        """The states before batch `step`: `stream` and `control` as in `Trainer.state`. KeyError where long past."""
+        stream, control = self._states[step]
+        return {"stream": stream, "control": control}
+
+    def again(self, step: int) -> Tensor:
+        """The tokens of batch `step`, drawn again from the generator's state; the feed goes on as before."""
+        self.lane.wait()
+        self._put_back(step)
+        tokens = self.stream.next().tokens
+        self._put_back(self.drawn)
+        return tokens
 
     def check(self) -> None:
-        """Raises `Overflow` if a batch did not fit; waits for the device."""
+        """Raises `Refused` if a batch did not fit; waits for the device."""
+        self.lane.wait()
         if int(self.largest) > self.size:
-            raise Overflow(f"{int(self.largest)} supervised positions in a batch, room for {self.size}")
-
-
-def _named(batch: Batch) -> dict[str, Tensor]:
-    found = {"targets": batch.targets}
-    found.update({f"latents.{name}": value for name, value in batch.latents.items()})
-    found.update({f"slices.{name}": value for name, value in batch.slices.items()})
-    return found
-
-
-def _unnamed(tokens: Tensor, parts: dict[str, Tensor]) -> Batch:
-    def under(prefix: str) -> dict[str, Tensor]:
-        return {name[len(prefix) :]: value for name, value in parts.items() if name.startswith(prefix)}
-
-    return Batch(tokens, parts["targets"], under("latents."), under("slices."))
+            raise Refused(f"{int(self.largest)} supervised positions in a batch, room for {self.size}")

@@ -104,6 +104,8 @@ class Engine:
             finished += self._admit(self.waiting.popleft())
         if self.pack.members:
             done = self.pack.advance()
+            self.alone.extend(self.pack.refused)
+            self.pack.refused.clear()
             if done:
                 self.room.full = False
             return finished + done

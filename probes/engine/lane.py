@@ -69,14 +69,12 @@ class Lane:
 
     def run(self) -> None:
         """Launches `work` once, without waiting for it."""
+        launched = self.work if self.graph is None else self.graph.replay
         if self.stream is None:
-            self.work()
+            launched()
             return
         with torch.cuda.stream(self.stream):
-            if self.graph is None:
-                self.work()
-            else:
-                self.graph.replay()
+            launched()
 
     def mark(self) -> torch.cuda.Event | None:
         """An event after all that has been launched."""

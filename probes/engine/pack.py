@@ -8,6 +8,7 @@ leaves; nobody else notices.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from probes.engine.feed import Feed
+from probes.engine.feed import Feed, Refused
 from probes.engine.step import Loss, StepTrainer, supervised_loss
 from probes.executor import Job
 from probes.training import evaluation_steps
@@ -52,6 +53,8 @@ class Pack:
         self.members: list[Member] = []
         self.feeds: dict[tuple[Any, ...], Feed] = {}
         self.finished: list[Finished] = []
+        self.refused: list[tuple[Job, str]] = []
+        """Those that must be run again without a pack, and why."""
 
     def admit(self, job: Job, runner: Runner, model: nn.Module, loss: Loss = supervised_loss) -> Member:
         """Takes a built model in, from its last checkpoint where there is one.
@@ -91,11 +94,10 @@ class Pack:
     def _feed(self, runner: Runner, trainer: StepTrainer) -> Feed:
         trial = runner.trial
         train = trial.train
-        recipe = (train.batch_size, train.examples, train.supervision, bool(train.control))
-        key = (json.dumps(trial.task, sort_keys=True), trial.seeds.data_seed, recipe, trainer.step)
+        recipe = (train.batch_size, train.examples, train.supervision, train.control)
+        key = (json.dumps([trial.task, recipe], sort_keys=True), trial.seeds.data_seed, trainer.step)
         feed = self.feeds.get(key)
-        # Readers of one feed stay at the same step, so nobody joins one that has begun.
-        if feed is None or feed.drawn > feed.start:
+        if feed is None or feed.begun:
             feed = Feed(
                 runner.task,
                 train,
@@ -104,8 +106,7 @@ class Pack:
                 slots=2 * WINDOW,
                 start=trainer.step,
                 state=trainer.stream_state,
-                whole=bool(train.control),
-                capture=self.capture,
+                control_state=trainer.control_state,
             )
             self.feeds[key] = feed
         feed.readers += 1
@@ -161,7 +162,13 @@ class Pack:
         runner, trainer = member.runner, member.trainer
         try:
             member.feed.check()
+            trainer.check()
             runner.evaluate(member.model, trainer, trainer.progress())
+        except Refused as error:
+            self._drop(member)
+            shutil.rmtree(runner.partial, ignore_errors=True)
+            self.refused.append((member.job, str(error)))
+            return
         except FAILURES as error:
             self._retire(member, error)
             return
@@ -173,11 +180,14 @@ class Pack:
         if not member.points:
             self._retire(member, None)
 
-    def _retire(self, member: Member, error: Exception | None) -> None:
-        """A member leaves with its graph, then is tested and written down."""
+    def _drop(self, member: Member) -> None:
         self.members.remove(member)
         self._leave(member.feed)
         member.trainer.close()
+
+    def _retire(self, member: Member, error: Exception | None) -> None:
+        """A member leaves with its graph, then is tested and written down."""
+        self._drop(member)
         self.finished.append((member.job, member.runner.conclude(member.model, error)))
 
 
@@ -191,7 +201,7 @@ def launch(members: Sequence[tuple[StepTrainer, Feed]], count: int) -> None:
         readers.setdefault(id(feed), (feed, []))[1].append(trainer)
     ends = []
     for feed, trainers in readers.values():
-        start = trainers[0].step
+        start, feed.begun = trainers[0].step, True
         feed.draw(start + count)
         drawn = feed.lane.mark()
         for trainer in trainers:

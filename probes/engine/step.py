@@ -17,12 +17,15 @@ from torch.nn import functional
 
 from architectures import parameter_groups
 from probes.config import Training
-from probes.controls import make_control
-from probes.engine.feed import Feed
+from probes.engine.feed import Feed, Refused
 from probes.engine.lane import WARM_UP, Lane
-from probes.splits import split_generator
 from probes.task import IGNORED, Task
 from probes.training import Diverged, Progress, learning_rate
+
+COMPARED = 3
+"""Steps that a graph and the launches it was captured from are run for, from one state, before it is used."""
+AGREES = 1e-2
+"""Relative difference of their losses that is let through: kernels with atomic sums differ from run to run."""
 
 Loss = Callable[..., tuple[Tensor, dict[str, Any]]]
 
@@ -67,7 +70,6 @@ class StepTrainer:
     ) -> None:
         self.model, self.task, self.train, self.device, self.autocast = model, task, train, device, autocast
         self.data_seed, self.window, self.loss_function = data_seed, window, loss
-        self.control_generator = split_generator(data_seed, "train", "control", device)
         cuda = device.type == "cuda"
         groups = parameter_groups(model, train.weight_decay)
         scales = sorted({float(group.get("lr_scale", 1.0)) for group in groups})
@@ -92,8 +94,10 @@ class StepTrainer:
         self.total, self.since = 0.0, 0
         self.feed: Feed | None = None
         self.stream_state: dict[str, Tensor] | None = None
-        generators = [self.control_generator] if train.control else []
-        self.lane = Lane(self.work, device, generators=generators, capture=capture)
+        self.control_state: Tensor | None = None
+        self.seen: Tensor | None = None
+        """The tokens of the last step, where the step itself found them."""
+        self.lane = Lane(self.work, device, capture=capture)
 
     def work(self) -> None:
         """The step."""
@@ -103,10 +107,10 @@ class StepTrainer:
         for scale, rate in self.rates.items():
             torch.index_select(self.tables[scale], 0, self.clock, out=rate.view(1))
         self.optimizer.zero_grad(set_to_none=True)
-        control = None
-        if given.batch is not None:
-            control = make_control(self.train.control, given.batch, self.task, self.control_generator, self.model)
-        loss, reported = self.loss_function(self.model, given.tokens, given.at, given.target, control, self.autocast)
+        self.seen = given.tokens
+        loss, reported = self.loss_function(
+            self.model, given.tokens, given.at, given.target, given.control, self.autocast
+        )
         self.reported = {k: v.detach() if isinstance(v, Tensor) else v for k, v in reported.items()}
         loss.backward()
         nn.utils.clip_grad_norm_(self.parameters, self.train.clip)
@@ -125,6 +129,32 @@ class StepTrainer:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.lane.capture(self._save)
+        if self.lane.graph is not None:
+            self._compare()
+
+    def _compare(self) -> None:
+        """Raises `Refused` unless the graph's first losses are those of the same steps launched one by one."""
+        assert self.feed is not None
+        self.feed.draw(self.step + COMPARED)
+        self.feed.lane.wait()
+        graph, found = self.lane.graph, []
+        seen, reported = self.seen, self.reported
+        for kind in (graph, None):
+            restore = self._save()
+            self.lane.graph = kind
+            for _ in range(COMPARED):
+                self.lane.run()
+            self.lane.wait()
+            found.append([self.losses[step % self.window].item() for step in range(self.step, self.step + COMPARED)])
+            restore()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.lane.graph = graph
+        if self.device.type == "cuda":
+            self.seen, self.reported = seen, reported  # the graph's own tensors
+        for one, other in zip(*found, strict=True):
+            if not math.isclose(one, other, rel_tol=AGREES) and math.isfinite(other):
+                raise Refused(f"the graph's losses {found[0]} differ from those of its steps {found[1]}")
 
     def _save(self) -> Callable[[], None]:
         parameters = [p.detach().clone() for p in self.parameters]
@@ -150,7 +180,7 @@ class StepTrainer:
         self.lane.graph = None
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()
-        self.reported = {}
+        self.reported, self.seen = {}, None
 
     def advance(self) -> None:
         """Launches one step."""
@@ -169,6 +199,13 @@ class StepTrainer:
             self.since += 1
         self.collected = self.step
 
+    def check(self) -> None:
+        """Raises `Refused` unless the last step read the batch that the stream has at its place."""
+        assert self.feed is not None
+        self.lane.wait()
+        if self.seen is None or not torch.equal(self.seen, self.feed.again(self.step - 1)):
+            raise Refused(f"step {self.step - 1} was not trained on its own batch")
+
     def progress(self) -> Progress:
         """The mean loss since the last call; takes over what the model reported of itself at the last step."""
         mean = self.total / max(1, self.since)
@@ -183,8 +220,7 @@ class StepTrainer:
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "stream": self.feed.state(self.step),
-            "control": self.control_generator.get_state(),
+            **self.feed.state(self.step),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -196,4 +232,4 @@ class StepTrainer:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"], group["capturable"] = rate, self.device.type == "cuda"
         self.stream_state = state["stream"]
-        self.control_generator.set_state(state["control"].cpu())
+        self.control_state = state["control"]

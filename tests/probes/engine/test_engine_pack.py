@@ -8,7 +8,7 @@ import torch
 from engine_jobs import job, run, task
 
 from probes.config import Training
-from probes.engine.feed import Feed, Overflow, compact, room
+from probes.engine.feed import Feed, Refused, compact, room
 from probes.engine.fill import Room
 from probes.engine.jobs import Engine, arranged
 from probes.splits import TrainingStream
@@ -98,7 +98,7 @@ def test_the_trainer_goes_on_from_an_engines_checkpoint(tmp_path):
 
 def test_a_feed_draws_the_batches_of_the_stream():
     made, train = task(), Training(steps=10, batch_size=4)
-    feed = Feed(made, train, 3, device=CPU, slots=4, whole=True)
+    feed = Feed(made, train, 3, device=CPU, slots=4)
     stream = TrainingStream(made, 3, 4)
     for step in range(10):
         feed.draw(step + 1)
@@ -108,8 +108,8 @@ def test_a_feed_draws_the_batches_of_the_stream():
         assert torch.equal(given.tokens, batch.tokens)
         assert torch.equal(given.target, targets[targets != IGNORED])
         assert torch.equal(given.at, (targets != IGNORED).flatten().nonzero()[:, 0])
-        assert torch.equal(given.batch.latents["regimes"], batch.latents["regimes"])
-        assert torch.equal(feed.state(step + 1)["generator"], stream.state()["generator"])
+        assert torch.equal(feed.state(step + 1)["stream"]["generator"], stream.state()["generator"])
+        assert torch.equal(feed.again(step), batch.tokens)
     feed.check()
 
 
@@ -128,9 +128,9 @@ def test_a_batch_that_does_not_fit_is_noticed():
     feed = Feed(made, train, 0, device=CPU, slots=4)
     assert feed.size == room(made, train) == 4 * 10
     feed.size = 39
-    feed.ring = feed.ring[:, :-2].contiguous()
+    feed.ring = feed.ring[:, :-2].contiguous()  # as if the count had been underestimated
     feed.draw(1)
-    with pytest.raises(Overflow, match="40 supervised positions"):
+    with pytest.raises(Refused, match="40 supervised positions"):
         feed.check()
 
 
@@ -174,3 +174,65 @@ def test_events_tell_of_progress(tmp_path):
     engine.run()
     assert [event.step for event in heard] == [20, 40]
     assert math.isfinite(heard[-1].excess)
+
+
+def test_a_step_that_read_the_wrong_batch_is_noticed_and_the_trial_run_again(tmp_path, monkeypatch):
+    draw = Feed._draw
+
+    def stale(feed):
+        if feed.drawn % 4 == 0:
+            draw(feed)
+        else:
+            feed.stream.next()
+
+    alone = job()
+    right = run([alone], tmp_path / "right")[alone.trial.identity()]
+    monkeypatch.setattr(Feed, "_draw", stale)
+    found = run([alone], tmp_path / "stale")[alone.trial.identity()]
+    assert found["status"] == "ok"
+    assert found["env.engine"] == "eager: step 19 was not trained on its own batch"
+    assert found["excess"] == pytest.approx(right["excess"], rel=1e-3)
+
+
+def test_control_tensors_are_drawn_with_their_batches(tmp_path):
+    train = {"control": {"mode": {"schedule": "random_chunks", "chunk": 3}}}
+    oryx = job(spec={"kind": "oryx", "layers": 1, "d_model": 16}, steps=20, **train)
+    row = run([oryx], tmp_path / "pack")[oryx.trial.identity()]
+    alone = Runner(oryx.trial, oryx.labels, Runtime(), tmp_path / "alone", None).run()
+    assert (row["status"], row["env.engine"]) == ("ok", "steps")
+    packed, single = curves(tmp_path / "pack", row), curves(tmp_path / "alone", alone)
+    np.testing.assert_allclose(packed["train_loss"], single["train_loss"], rtol=1e-5)
+
+
+class FakeGraph:
+    """Stands in for a captured step; `wrong` makes it another one."""
+
+    def __init__(self, trainer, wrong):
+        self.trainer, self.wrong = trainer, wrong
+
+    def replay(self):
+        self.trainer.work()
+        if self.wrong:
+            self.trainer.parameters[0].data.mul_(-3)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_graph_must_do_what_its_step_does_before_it_is_used(tmp_path, monkeypatch, wrong):
+    def capture(lane, save):
+        lane.graph = FakeGraph(lane.work.__self__, wrong)
+
+    monkeypatch.setattr("probes.engine.lane.Lane.capture", capture)
+    each = job()
+    engine = Engine(tmp_path / "pack", Runtime())
+    engine.add([each])
+    if wrong:
+        runner = engine._runner(each)
+        with pytest.raises(Refused, match="differ from those of its steps"):
+            engine.pack.admit(each, runner, runner.build())
+        assert not engine.pack.members
+        return
+    plain = Runner(each.trial, each.labels, Runtime(), tmp_path / "alone", None).run()
+    rows = {}
+    engine.run(lambda done, row: rows.setdefault("row", row) and [])
+    assert rows["row"]["env.engine"] == "graph"
+    assert rows["row"]["excess"] == pytest.approx(plain["excess"], rel=1e-3)
