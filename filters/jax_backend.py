@@ -68,7 +68,7 @@ def window(
 ) -> FilterResult:
     """As `filters.reference.window`."""
     x, laws = hmm.check_tokens(tokens), reference.edge_table(hmm, edge)
-    if reference.checked_width(width) >= x.shape[-1]:
+    if (width := reference.checked_width(width)) >= x.shape[-1]:
         return forward(hmm, x, impossible=impossible, **options)
     run = _Run(hmm, x, hmm.transition, impossible, lag=width - 1, **options)
     index = run.inputs.tokens if edge == "stationary" else np.zeros_like(run.inputs.tokens)
@@ -88,9 +88,11 @@ def composite(
 ) -> FilterResult:
     """As `filters.reference.composite`."""
     x, forgetting = hmm.check_tokens(tokens), forgetting_transition(hmm.regimes, rate)
-    if reference.checked_width(width) >= x.shape[-1]:
+    if (width := reference.checked_width(width)) >= x.shape[-1]:
         return forward(hmm, x, impossible=impossible, **options)
     run = _Run(hmm, x, hmm.transition, impossible, lag=width - 1, **options)
+    if not x.size:
+        return run.answered_by(reference.composite, width, rate)
     other = _Run(hmm, x, forgetting, impossible, **options)
     carried = other.posterior()
     if other.numbers is Wide and (np.asarray(carried.mantissa)[:, : x.shape[-1]] == 0).all(-1).any():
@@ -159,7 +161,7 @@ class _Run:
         single = dtype == "float32" and scaling.is_linear(transition, hmm.emission, "float32")
         self.computed = "float32" if single else "float64"
         self.numbers: Any = Linear if single or scaling.is_linear(transition, hmm.emission) else Wide
-        self.length, self.size = _layout(*self.x.shape, lag)
+        self.length, self.size = _layout(max(1, len(self.x)), self.x.shape[1], lag)
 
         table, never = scaling.likelihoods(hmm, skip_never=self.numbers is Linear)
         pairs = hmm.vocab_size**2
@@ -185,12 +187,16 @@ class _Run:
 
     def filtered(self, definition: Any, *arguments: Any) -> FilterResult:
         """The result of the filter; `definition(hmm, tokens, *arguments)` is its reference."""
+        if not len(self.x):
+            return self.answered_by(definition, *arguments)
         with float64_locally():
             outputs = jax_programs.filtered(self.numbers, self.size, self.inputs)
             return self.result(outputs, 1, definition, *arguments)
 
     def windowed(self, laws: Laws, definition: Any, width: int, *arguments: Any) -> FilterResult:
         """As `filtered`, with windows started from `laws`."""
+        if not len(self.x):
+            return self.answered_by(definition, width, *arguments)
         with float64_locally():
             outputs = jax_programs.windowed(self.numbers, self.size, self.inputs, laws, np.int64(width - 1))
             return self.result(outputs, 0, definition, width, *arguments)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from filters.checks import checked_integer
 from filters.hmm import Array, ImpossibleObservation, TwoTimescaleHMM, forgetting_transition
 from filters.wide import Wide, stack, where
 
@@ -70,10 +71,10 @@ def window(
     that reaches `x_0` starts from `initial`, and one of `width >= T` is the forward filter.
 
     Raises:
-        ValueError: `width < 1` or an unknown edge.
+        ValueError: a width that is no integer of at least 1, or an unknown edge.
     """
     x, laws = hmm.check_tokens(tokens), edge_table(hmm, edge)
-    if checked_width(width) >= x.shape[-1]:
+    if (width := checked_width(width)) >= x.shape[-1]:
         return _filtered(hmm, x, hmm.transition, impossible)
     return _windowed(hmm, x, width, Wide.of(laws[x]), impossible)
 
@@ -87,7 +88,7 @@ def composite(
     from a uniform `initial`, it is `window(width + 1)`.
     """
     x, forgetting = hmm.check_tokens(tokens), forgetting_transition(hmm.regimes, rate)
-    if checked_width(width) >= x.shape[-1]:
+    if (width := checked_width(width)) >= x.shape[-1]:
         return _filtered(hmm, x, hmm.transition, impossible)
     carried, _, log_prob = _filter(hmm, x, forgetting)
     return _windowed(hmm, x, width, carried, impossible, np.isneginf(log_prob))
@@ -115,10 +116,8 @@ def edge_table(hmm: TwoTimescaleHMM, edge: Edge) -> Array:
 
 
 def checked_width(width: int) -> int:
-    """`width`, or a ValueError."""
-    if width < 1:
-        raise ValueError(f"width is {width}; the least is 1")
-    return width
+    """`width` as an int, or a ValueError."""
+    return checked_integer("width", width, 1)
 
 
 def checked_mode(impossible: Impossible) -> Impossible:

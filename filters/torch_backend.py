@@ -72,7 +72,7 @@ def window(
     """As `filters.reference.window`."""
     run = _Run(hmm, tokens, hmm.transition, impossible, dtype)
     laws = reference.edge_table(hmm, edge)
-    if reference.checked_width(width) >= run.x.shape[1]:
+    if (width := reference.checked_width(width)) >= run.x.shape[1]:
         return run.filtered(reference.forward)
     return run.windowed(run.of(laws)[run.x], width, reference.window, width, edge)
 
@@ -89,7 +89,7 @@ def composite(
     """As `filters.reference.composite`."""
     run = _Run(hmm, tokens, hmm.transition, impossible, dtype)
     carrying = _Run(hmm, tokens, forgetting_transition(hmm.regimes, rate), impossible, dtype)
-    if reference.checked_width(width) >= run.x.shape[1]:
+    if (width := reference.checked_width(width)) >= run.x.shape[1]:
         return run.filtered(reference.forward)
     carried = carrying.posterior()
     carried = carried.divided(carried.total())
@@ -101,11 +101,11 @@ def composite(
 def predictive(hmm: TwoTimescaleHMM, tokens: Tensor, result: FilterResult, positions: Any = None) -> Tensor:
     """As `filters.reference.predictive`; `(..., n, V)` on the tokens' device, of the result's type."""
     x = _checked(hmm, tokens)
-    index = torch.arange(x.shape[-1] - 1, device=x.device)
-    if isinstance(positions, Tensor | slice):
-        index = index[positions]
-    elif positions is not None:
-        index = index[torch.as_tensor(np.asarray(positions), device=x.device)]
+    if isinstance(positions, Tensor):
+        index = torch.arange(x.shape[-1] - 1, device=x.device)[positions]
+    else:  # by NumPy, whose slices may step backwards and whose lists may be empty
+        chosen = np.arange(x.shape[-1] - 1)[slice(None) if positions is None else positions]
+        index = torch.as_tensor(np.array(chosen), device=x.device)
     emission = torch.tensor(hmm.emission if result.emission is None else result.emission).to(result.prior)
     # by regime, so that no (..., n, K, V) is formed
     at, prior = x[..., index], result.prior[..., index, :]

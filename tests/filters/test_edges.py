@@ -15,6 +15,7 @@ from filters.sampling import sample
 from filters.scaling import is_linear
 
 FIELDS = ("log_prob", "prior", "posterior")
+PREDICTORS = {"forward": (), "fixed_decay": (0.2,), "unigram": (), "window": (3,), "composite": (3, 0.2)}
 
 
 @cache
@@ -141,6 +142,71 @@ def test_settings_out_of_range_are_errors(backend):
     ):
         with pytest.raises(ValueError):
             run()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (0, 1), (2, 0, 90)])
+@pytest.mark.parametrize("switch_rate", [0.02, 0.0])
+def test_no_sequences_at_all_have_results_without_rows(shape, switch_rate):
+    hmm = TwoTimescaleHMM(sticky_transition(4, switch_rate), book()[0].emission, book()[0].initial)
+    tokens, length = np.zeros(shape, dtype=int), shape[-1]
+    for name, arguments in PREDICTORS.items():
+        for module in (reference, jax_backend, torch_backend):
+            given = torch.as_tensor(tokens) if module is torch_backend else tokens
+            result = getattr(module, name)(hmm, given, *arguments)
+            shapes = [tuple(getattr(result, field).shape) for field in FIELDS]
+            assert shapes == [(*shape[:-1], length - 1), (*shape[:-1], length - 1, 4), (*shape, 4)]
+            assert result.log_prob.dtype in (np.float64, torch.float64)
+
+
+@pytest.mark.parametrize("module", [reference, jax_backend, torch_backend])
+@pytest.mark.parametrize("width", [0, -1, 2.5, 3.0, np.float64(3), "3", None, True, np.True_, float("nan")])
+def test_a_width_is_an_integer_of_at_least_one(module, width):
+    hmm, tokens, _ = book()
+    tokens = torch.as_tensor(tokens[:20]) if module is torch_backend else tokens[:20]
+    for run in (lambda: module.window(hmm, tokens, width), lambda: module.composite(hmm, tokens, width, 0.2)):
+        with pytest.raises(ValueError, match=r"^width is .*; it must be an integer of at least 1"):
+            run()
+
+
+@pytest.mark.parametrize("module", [reference, jax_backend, torch_backend])
+@pytest.mark.parametrize("kind", [np.int64, np.uint8])
+def test_numpy_integers_are_widths(module, kind):
+    hmm, tokens, _ = book()
+    tokens = torch.as_tensor(tokens[:20]) if module is torch_backend else tokens[:20]
+    for name, arguments in {"window": (), "composite": (0.2,)}.items():
+        plain = getattr(module, name)(hmm, tokens, 3, *arguments)
+        same = getattr(module, name)(hmm, tokens, kind(3), *arguments)
+        np.testing.assert_array_equal(same.posterior, plain.posterior)
+
+
+POSITIONS = [
+    [],
+    [3],
+    [-1, 0, 0],
+    4,
+    np.array([1, 7]),
+    np.arange(19) % 3 == 0,
+    [True] * 19,
+    slice(None, None, -1),
+    slice(15, 2, -4),
+    slice(0, 0),
+    slice(3, None),
+    None,
+]
+
+
+@pytest.mark.parametrize("positions", POSITIONS, ids=repr)
+def test_torch_predicts_at_whatever_positions_the_definition_does(positions):
+    hmm, tokens, _ = book()
+    tokens = tokens[:40].reshape(2, 20)
+    expected = reference.predictive(hmm, tokens, reference.forward(hmm, tokens), positions)
+    given = torch.as_tensor(tokens)
+    result = torch_backend.predictive(hmm, given, torch_backend.forward(hmm, given), positions)
+    assert result.shape == expected.shape
+    np.testing.assert_allclose(result, expected, atol=1e-12)
+    if isinstance(positions, np.ndarray):
+        by_tensor = torch_backend.predictive(hmm, given, torch_backend.forward(hmm, given), torch.as_tensor(positions))
+        np.testing.assert_array_equal(by_tensor, result)
 
 
 @pytest.mark.gpu
