@@ -14,8 +14,8 @@ from probes.catalogue import load_catalogue
 from probes.config import Evaluation, Seeds, Training, Trial
 from probes.controls import with_defaults
 from probes.executor import Job
-from probes.results import read_row, read_table
-from probes.settings import SECTIONS, merged
+from probes.results import frame, read_row, read_table, single_runs
+from probes.settings import by_section, merged
 from probes.sweep import SweepError, locked
 from probes.trial import Labels, Listener, Result, Runner, Runtime, folder_name, make_trial, read
 
@@ -55,7 +55,7 @@ def run(
     Raises `CatalogueError`, `TaskError`, `SweepError` (recorded under another environment and `mix` not set).
     """
     catalogue = load_catalogue(config)
-    dials = {section: dict((sets or {}).get(section, {})) for section in SECTIONS}
+    dials = by_section(sets)
     made = catalogue.make_task(task, dials["task"])
     spec = catalogue.make_spec(architecture, dials["arch"], vocab_size=made.vocab_size, head=made.head)
     seeds = Seeds(**merged({"data_seed": seed, "model_seed": seed}, dials["seeds"]))
@@ -93,7 +93,7 @@ def _run(trial: Trial, labels: Labels, runtime: Runtime, folder: Path, listener:
 
 
 def load(folder: Path | str) -> Result | Sweep:
-    """A recorded trial or a recorded sweep, by its folder.
+    """A recorded trial, a recorded sweep, or the single runs of an `--out` folder, by their folder.
 
     Raises FileNotFoundError where the folder is neither.
     """
@@ -102,4 +102,7 @@ def load(folder: Path | str) -> Result | Sweep:
         return read(folder)
     if (folder / "results.parquet").exists():
         return Sweep(folder, read_table(folder))
-    raise FileNotFoundError(f"{folder}: neither a trial (trial.json) nor a sweep (results.parquet)")
+    rows = single_runs(folder)
+    if rows:
+        return Sweep(folder, frame(rows))
+    raise FileNotFoundError(f"{folder}: neither a trial (trial.json), a sweep (results.parquet) nor runs (trials/)")

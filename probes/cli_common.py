@@ -101,7 +101,7 @@ def number(value: float | None, error: float | None = None, digits: int = 4) -> 
     """`0.0246 ± 0.0003`, a dash for what is not known."""
     if value is None or value != value:
         return "–"
-    text = f"{value:.{digits}f}"
+    text = f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no minus sign on what rounds to nothing
     return text if error is None or error != error else f"{text} ± {error:.{digits}f}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,22 @@ def print_report(folder: Path) -> None:
 
     Raises `CatalogueError` where the folder is neither.
     """
-    from probes.results import read_row, read_table
+    from probes.results import read_row, read_table, single_runs
 
     if (folder / "results.parquet").is_file():
         print_rows(read_table(folder))
     elif (folder / "result.json").is_file():
         print_rows(pd.DataFrame([read_row(folder)]))
+    elif rows := single_runs(folder):
+        print_rows(pd.DataFrame(rows))
     else:
         recorded = [path.parent for place in (folder, folder.parent) for path in place.glob("*/results.parquet")]
         raise CatalogueError(f"{folder}: no recorded sweep (results.parquet) or trial here{nearest(folder, recorded)}")
 
 
 SEEDS_TO_RANK = 5
+WORST_MATCH = 0.05
+"""Relative mismatch of a matched model beyond which a reader is told."""
 COLUMNS = ("architecture", "seed", "lr", "nats over bayes", "sampled", "accuracy", "behaves like", "parameters")
 
 
@@ -54,7 +59,7 @@ def print_rows(rows: pd.DataFrame) -> None:
 
 
 def _line(row: pd.Series) -> list[str]:
-    start = [str(row["architecture"]), str(row["model_seed"]), f"{row['lr']:g}"]
+    start = [re.sub(r"[^:]*/", "", str(row["architecture"])), str(row["model_seed"]), f"{row['lr']:g}"]
     if row["status"] != "ok":
         return [*start, str(row["status"]), *"–––", "–"]
     return [
@@ -95,6 +100,9 @@ def _notes_of(row: pd.Series, rates: int) -> Iterable[str]:
         yield f"better by {gap} than any predictor of its receptive field: does it see beyond it?"
     if row.get("lr_at_edge") is True and rates > 2:  # a choice between two is always an end
         yield "the chosen learning rate is an end of the grid"
+    residual = row.get("match_residual")
+    if residual is not None and abs(residual) > WORST_MATCH:
+        yield f"matched in {row['matched']}, but {residual:+.0%} off: no dial of this model reaches the first's value"
     if row.get("still_improving") is True:
         yield "still improving at its end; more steps would lower its excess"
 

@@ -10,13 +10,13 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class Strict(BaseModel):
-    """Frozen, and rejects unknown keys."""
+    """Frozen; rejects unknown keys and numbers that are not finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Training(Strict):
@@ -62,8 +62,8 @@ class Evaluation(Strict):
 class Seeds(Strict):
     """`data_seed`: the streams of all splits. `model_seed`: initialisation. Tables have the task's `table_seed`."""
 
-    data_seed: int = Field(0, ge=0)
-    model_seed: int = Field(0, ge=0)
+    data_seed: int = Field(0, ge=0, lt=2**63)
+    model_seed: int = Field(0, ge=0, lt=2**63)
 
 
 class Trial(Strict):
@@ -110,3 +110,19 @@ class Suite(Strict):
     """A smoke suite may search fewer than four learning rates."""
     match: Literal["parameters", "state_bytes", "forward_flops"] | None = None
     """What the models of one task are matched in, to the first architecture's value; None: as specified."""
+
+    @field_validator("tasks", "architectures", "learning_rates", "seeds")
+    @classmethod
+    def _unique(cls, values: list[Any]) -> list[Any]:
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                raise ValueError(f"{value!r} is listed twice")
+        return values
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds(cls, values: list[int]) -> list[int]:
+        for value in values:
+            if not 0 <= value < 2**63:
+                raise ValueError(f"seed {value} is outside 0..2^63 - 1")
+        return values

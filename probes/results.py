@@ -150,6 +150,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def single_runs(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the trials that `run` has written below `folder`; nothing was chosen among them."""
+    found = sorted(path for path in folder.glob("trials/*/result.json") if not path.parent.name.startswith("."))
+    return [{**read_row(path.parent), "chosen": False, "lr_at_edge": False} for path in found]
+
+
 def read_row(folder: Path) -> dict[str, Any]:
     """The row in a trial's folder; a number that JSON has no word for comes back as infinity or None."""
     row = json.loads((folder / "result.json").read_text())

@@ -202,9 +202,20 @@ class EvaluationSet:
         if known is None:
             batch, reference = self.batches[index], self.references[name]
             known = _Predictions(reference.log_prob(batch)[batch.scored], reference.log_predictive(batch))
+            if index == 0 and known.log_predictive is not None:
+                self._check(name, known.log_predictive, len(known.at_target))
             if self._keeps:
                 self._cache[index, name] = known
         return known
+
+    def _check(self, name: str, log_predictive: Tensor, positions: int) -> None:
+        """ValueError where a reference of a task gives no distributions over the vocabulary at the scored positions."""
+        expected = (positions, self.task.vocab_size)
+        if tuple(log_predictive.shape) != expected:
+            raise ValueError(f"{self.task.name}: reference {name}: shape {tuple(log_predictive.shape)}, not {expected}")
+        off = (log_predictive.logsumexp(-1).abs()).max().item() if positions else 0.0
+        if not off < 1e-6:
+            raise ValueError(f"{self.task.name}: reference {name} is no distribution (log of its sum: {off:.3g})")
 
     def score(self, model: Model | None = None, *, references: bool = True) -> dict[str, Sums]:
         """`Sums` by name of every reference and, where a model is given, of the model under the name `model`.

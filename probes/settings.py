@@ -67,6 +67,18 @@ def nest(dotted: Mapping[str, Any], prefix: str = "") -> dict[str, dict[str, Any
     return sections
 
 
+def by_section(sets: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, Any]]:
+    """Settings by section with every section there. Raises `CatalogueError` for an unknown section or key."""
+    given = dict(sets or {})
+    for section, settings in given.items():
+        if section not in SECTIONS:
+            raise CatalogueError(f"sets: unknown section {section!r}{nearest(section, SECTIONS)}")
+        if not isinstance(settings, Mapping):
+            raise CatalogueError(f"sets: {section} = {settings!r}: expected a mapping of dials")
+        check(section, settings, "sets: ")
+    return {section: dict(given.get(section, {})) for section in SECTIONS}
+
+
 def check(section: str, settings: Mapping[str, Any], prefix: str = "") -> None:
     """Raises `CatalogueError` if a section with a fixed schema has an unknown key or an impossible value."""
     model = SECTIONS[section]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: threads of two workers wait for each other
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets 80, whatever the terminal
+
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # strategies and oracles are imported by their names

@@ -85,6 +85,7 @@ class Induction(RecallTask):
         """
         count = hidden.clamp(min=1).double()
         after_edge = (1 / self.vocab_size) / -torch.expm1(count * self.log_miss)
+        after_edge = after_edge.clamp(max=1.0)  # one place out of sight: its rounding may exceed certainty
         each = (1 - after_edge).clamp(min=0) / (self.vocab_size - 1)
         return torch.where(other, after_edge + each, after_edge).log(), each.log()
 
@@ -115,7 +116,7 @@ class Induction(RecallTask):
             unseen = (reach * self.log_miss + 0 * place).exp() * -torch.expm1(hidden * self.log_miss)
             if width:
                 log_edge, log_rest = self._suspicion(hidden, torch.full_like(hidden, width > 1).bool())
-                chance_edge = log_edge.exp()
+                chance_edge = log_edge.exp().clamp(max=1.0)
                 loss = -chance_edge * log_edge - torch.special.xlogy(1 - chance_edge, log_rest.exp())
                 right = torch.maximum(chance_edge, log_rest.exp())
             else:

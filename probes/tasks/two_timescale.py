@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -23,6 +24,9 @@ from filters.diagnostics import mean_discrimination
 from filters.hmm import TwoTimescaleHMM, book_tables, matched_rate, overlap_emissions, sticky_transition
 from probes.task import IGNORED, Batch, Reference, Task
 from probes.tasks.settings import TaskSettings, read_settings, refuse
+
+NOT_STATIONARY = 1e-3
+"""Total variation from the stationary law beyond which a window's edge is not taken for stationary."""
 
 
 class Dials(TaskSettings):
@@ -119,9 +123,24 @@ class TwoTimescale(Task):
         tokens = torch.cat([batch.tokens, batch.targets[:, -1:]], dim=1)
         return {"regime": torch_backend.forward(self.hmm, tokens).posterior[:, :-1][batch.scored]}
 
-    def window(self, width: int) -> Reference:
-        """The window filter with a stationary edge: the best prediction from the last `width` tokens."""
+    def window(self, width: int) -> Reference | None:
+        """The window filter with a stationary edge: the best prediction from the last `width` tokens.
+
+        None where the first scored windows begin before the stream has become stationary: there it is not the best.
+        """
+        edge = max(1, self.burn_in - width + 1)
+        if width < self.length and self._from_stationary(edge) > NOT_STATIONARY:
+            return None
         return Filter(self, "window", width=width, edge="stationary")
+
+    def _from_stationary(self, position: int) -> float:
+        """The largest total variation, over tokens, of `P(z_t | x_t)` at a position from the stationary one."""
+        law = self.hmm.initial[:, None] * np.full(self.vocab_size, 1 / self.vocab_size)
+        for _ in range(position):
+            law = np.einsum("iu,ij,juv->jv", law, self.hmm.transition, self.hmm.emission)
+        seen = law.sum(0)
+        posterior = np.divide(law, seen, out=self.hmm.edge_posterior.T.copy(), where=seen > 0)
+        return float(np.abs(posterior - self.hmm.edge_posterior.T).sum(0).max() / 2)
 
 
 class Filter(Reference):

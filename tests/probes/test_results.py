@@ -11,7 +11,7 @@ import probes
 from probes.results import COLUMNS, CURVES, PATTERNS, frame, read_row, read_table, write_json, write_table
 
 SETS = {
-    "task": {"regimes": 2, "vocab": 4, "overlap": 1.0, "switch_rate": 0.1, "length": 12, "burn_in": 2, "windows": [1]},
+    "task": {"regimes": 2, "vocab": 4, "overlap": 1.0, "switch_rate": 0.1, "length": 40, "burn_in": 32, "windows": [1]},
     "arch": {"d_model": 16, "d_ff": 16},
     "train": {"steps": 2, "batch_size": 4},
     "evaluate": {"validation_sequences": 8, "test_sequences": 8},

@@ -99,6 +99,16 @@ def test_slices_and_positions_add_up(evaluation):
     assert table[0][3] / table[0][0] > table[2][3] / table[2][0] or len(table) > 2
 
 
+def test_a_reference_that_is_no_distribution_is_refused(monkeypatch):
+    task = create("two_timescale", TASK)
+    references = task.references()
+    honest = references["window_1"].log_predictive
+    monkeypatch.setattr(references["window_1"], "log_predictive", lambda batch: honest(batch) + 0.1)
+    monkeypatch.setattr(task, "references", lambda: references)
+    with pytest.raises(ValueError, match="window_1 is no distribution"):
+        EvaluationSet(task, 0, "test", 8).score()
+
+
 def test_sequence_accuracy_wants_every_position_right(evaluation):
     sums = evaluation.score(predictor(evaluation, "bayes"))["model"]
     assert sums.sequence_accuracy().mean == pytest.approx(float((sums.correct == 12).mean()))

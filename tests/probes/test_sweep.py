@@ -193,6 +193,31 @@ def test_every_setting_of_a_trial_is_in_its_identity():
     assert sweep.expand(tiny_suite(), catalogue)[0].search[0].trial.identity() == base.identity()
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seeds": [0, 0]}, "listed twice"),
+        ({"learning_rates": [1e-3, 1e-3]}, "listed twice"),
+        ({"tasks": ["two_timescale", "two_timescale"]}, "listed twice"),
+        ({"seeds": [-1]}, "outside"),
+    ],
+)
+def test_a_suite_lists_nothing_twice(changes, says):
+    with pytest.raises(ValueError, match=says):
+        tiny_suite(**changes)
+
+
+def test_unknown_sections_are_refused_from_python(tmp_path):
+    with pytest.raises(ValueError, match="unknown section 'trainn'; nearest is 'train'"):
+        probes.run("two_timescale", "attention", out=tmp_path, sets={"trainn": {"steps": 2}})
+    assert not list(tmp_path.iterdir())
+
+
+def test_single_runs_are_loaded_from_their_folder(tmp_path):
+    result = run_tiny(tmp_path)
+    assert probes.load(tmp_path).table["trial"].tolist() == [result.row["trial"]]
+
+
 def test_an_edited_plug_in_is_another_trial(tmp_path):
     """Its source is part of the identity; the shipped architectures have none."""
     source = tmp_path / "edited.py"

@@ -140,6 +140,13 @@ def test_a_window_as_long_as_the_sequence_is_bayes(task):
     assert torch.allclose(task.window(24).log_prob(batch), task.references()["bayes"].log_prob(batch), atol=1e-12)
 
 
+def test_a_window_is_no_bound_before_the_stream_is_stationary():
+    early = {**SMALL, "burn_in": 4, "switch_rate": 0.01}
+    assert create("two_timescale", early).window(3) is None
+    assert create("two_timescale", early).window(24) is not None
+    assert create("two_timescale", {**early, "length": 600, "burn_in": 500}).window(3) is not None
+
+
 def test_splits_have_streams_of_their_own(task):
     parts = {split: evaluation_blocks(task, 0, split, 300) for split in ("validation", "test")}
     assert digest(parts["validation"]) != digest(parts["test"])
