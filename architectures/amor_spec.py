@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .catalogue import HEAD_DIM, MIXERS, ROPE
-from .errors import Field, SpecError, nearest_divisor, resolve_fields, unknown
+from .errors import Field, SpecError, nearest_divisor, odd_head, resolve_fields, unknown
 from .spec import resolve_stack
 
 BACKBONE = ("vocab_size", "layers", "d_model", "d_ff", "mixers", "norm_eps", "init_std", "tie", "head")
@@ -191,7 +191,7 @@ def _check_heads(d_model: int, blocks: Mapping[str, Any]) -> None:
     if d_model % head_dim:
         raise SpecError(f"head_dim: {head_dim} does not divide d_model {d_model}; nearest: {near}")
     if blocks["rope_base"] is not None and head_dim % 2:
-        raise SpecError(f"head_dim: {head_dim} is odd, which RoPE cannot rotate; nearest: {near}")
+        raise odd_head("head_dim", head_dim, d_model)
 
 
 def _check_streams(backbone: Mapping[str, Any], at: list[int]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .errors import Field, SpecError, nearest_divisor
+from .errors import Field, SpecError, nearest_divisor, odd_head
 
 Growth = Literal["none", "constant", "window", "linear"]
 """How decoding state grows with length T: not at all (no state), O(1), O(min(T, window)), O(T)."""
@@ -47,8 +47,7 @@ def _heads_divide(where: str, d_model: int, p: dict[str, Any]) -> None:
         near = nearest_divisor(p["head_dim"], d_model, even=True)
         raise SpecError(f"{where}.head_dim: {p['head_dim']} does not divide d_model {d_model}; nearest: {near}")
     if p.get("rope_base") is not None and p["head_dim"] % 2:
-        near = nearest_divisor(p["head_dim"], d_model, even=True)
-        raise SpecError(f"{where}.head_dim: {p['head_dim']} is odd, which RoPE cannot rotate; nearest: {near}")
+        raise odd_head(f"{where}.head_dim", p["head_dim"], d_model)
 
 
 def _mamba2_heads(where: str, d_model: int, p: dict[str, Any]) -> None:

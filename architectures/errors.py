@@ -32,6 +32,14 @@ def nearest_divisor(value: int, total: int, *, even: bool = False) -> int:
     return min(wanted or divisors, key=lambda n: (abs(n - value), n))
 
 
+def odd_head(key: str, head_dim: int, d_model: int) -> SpecError:
+    """RoPE turns pairs of channels: names the nearest even head size, or what else to change where there is none."""
+    if d_model % 2:
+        return SpecError(f"{key}: {head_dim} is odd, which RoPE cannot rotate; nearest: d_model {d_model + 1}")
+    near = nearest_divisor(head_dim, d_model, even=True)
+    return SpecError(f"{key}: {head_dim} is odd, which RoPE cannot rotate; nearest: {near}")
+
+
 Kind = Literal["int", "float", "bool", "str", "mixer"]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .catalogue import CONV, EPS
-from .errors import Field, SpecError, nearest_divisor, resolve_fields, unknown
+from .errors import Field, SpecError, nearest_divisor, odd_head, resolve_fields, unknown
 from .pattern import expand
 from .spec import resolve_head
 
@@ -158,4 +158,4 @@ def _check_heads(d_model: int, p: Mapping[str, Any]) -> None:
     if d_model % p["head_dim"]:
         raise SpecError(f"head_dim: {p['head_dim']} does not divide d_model {d_model}; nearest: {near}")
     if p["rope"] != "none" and p["head_dim"] % 2:
-        raise SpecError(f"head_dim: {p['head_dim']} is odd, which RoPE cannot rotate; nearest: {near}")
+        raise odd_head("head_dim", p["head_dim"], d_model)

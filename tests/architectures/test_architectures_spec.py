@@ -115,3 +115,12 @@ def test_plug_in_model_keeps_plain_parameters():
     assert spec == {"kind": "model:pkg.mod:Name", "vocab_size": 4, "params": {"width": 3}}
     with pytest.raises(SpecError, match="plain data"):
         resolve({"kind": "model:pkg.mod:Name", "vocab_size": 4, "params": {"width": object()}})
+
+
+@pytest.mark.parametrize("kind", [{}, {"kind": "amor", "layers": "gdn"}, {"kind": "oryx", "mixer": "gdn"}])
+def test_an_odd_width_is_not_answered_with_itself(kind):
+    spec = {"vocab_size": 7, "d_model": 33, "layers": "attention", **kind}
+    if spec.get("kind") == "oryx":
+        del spec["layers"]
+    with pytest.raises(SpecError, match="nearest: d_model 34"):
+        resolve(spec)
