@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from filters import reference
+from filters.checks import checked_integer, checked_name
 from filters.hmm import Array, TwoTimescaleHMM
 from filters.reference import FilterResult
 from filters.sampling import sample
 
 APART = 0.5
 """Timescales are told apart below this ratio."""
+PREDICTORS = ("forward", "fixed_decay", "unigram", "window", "composite")
 
 
 class Estimate(NamedTuple):
@@ -124,7 +126,13 @@ def effective_state_size(operator: Array) -> float:
 
 
 def prediction_operator(hmm: TwoTimescaleHMM) -> Array:
-    """`(K, V^2)`: from a law over regimes to the joint law of source and next token in the stationary stream."""
+    """`(K, V^2)`: `[k, (u, v)] = P(x_t = u) emission[k, u, v]`: what the next regime k makes of every source token.
+
+    A law `p` over the next regime predicts `p @ emission[:, u]` after u; this is that map for all u at once, each
+    weighted by `P(x_t = u)` in the stationary stream whatever the regime: not the joint law of `(x_t, x_{t+1})` given
+    the regime, whose sources would depend on it too. Its effective state size is the number of directions of the belief
+    that predictions tell apart: 1 where all tables are alike, at most K.
+    """
     source = hmm.stationary_joint.sum(axis=0)
     return (source[None, :, None] * hmm.emission).reshape(hmm.regimes, -1)
 
@@ -136,7 +144,11 @@ def identification_time(hmm: TwoTimescaleHMM, confidence: float = 0.5) -> float:
     `stationary_discrimination` nats: the deficit, averaged over switches, plus the log-odds of `confidence`, over the
     information. Where regimes never switch, the deficit is that of `initial`. Infinite if nothing tells the regimes
     apart, 0 if one token may settle it or there is one regime.
+
+    Raises:
+        ValueError: a confidence outside the open interval from 0 to 1.
     """
+    _checked_confidence(confidence)
     if hmm.regimes == 1:
         return 0.0
     switches, information = _switches(hmm), stationary_discrimination(hmm)
@@ -157,7 +169,13 @@ def measured_identification_time(
     In each of `switches` sequences a regime of the stationary stream is held until the filter knows it, then another
     follows for `horizon` tokens (four times the time from information if None, 64 to 2048). Where regimes never switch,
     the tokens are counted from the start of the sequence, before which `initial` is known.
+
+    Raises:
+        ValueError: a confidence outside the open interval from 0 to 1; fewer than one switch or token of the horizon.
     """
+    _checked_confidence(confidence)
+    switches = checked_integer("switches", switches, 1)
+    horizon = None if horizon is None else checked_integer("horizon", horizon, 1)
     if hmm.regimes == 1:
         return Identification(0.0, 0.0, 0.0, 0.0)
     if horizon is None:
@@ -189,8 +207,15 @@ def expected_excess(
 ) -> Excess:
     """The nats per token that a predictor of `backend` loses to the forward filter, on stationary streams.
 
-    `expected_excess(hmm, "window", 8)`; predictions from `burn_in` on are counted.
+    `expected_excess(hmm, "window", 8)`; predictions from `burn_in` on are counted. Of one sequence the standard error
+    is nan.
+
+    Raises:
+        ValueError: no such predictor; fewer than one sequence, two tokens or one prediction after `burn_in`.
     """
+    predictor = checked_name("predictor", predictor, PREDICTORS)
+    sequences, length = checked_integer("sequences", sequences, 1), checked_integer("length", length, 2)
+    checked_integer("burn_in", burn_in, 0, length - 2)
     tokens, _ = sample(hmm, sequences, length, seed, stationary=True)
     bayes = backend.forward(hmm, tokens)
     return excess_over(hmm, tokens, bayes, getattr(backend, predictor)(hmm, tokens, *arguments), burn_in)
@@ -199,7 +224,13 @@ def expected_excess(
 def excess_over(
     hmm: TwoTimescaleHMM, tokens: Any, bayes: FilterResult, other: FilterResult, burn_in: int = 0
 ) -> Excess:
-    """The excess of `other` over `bayes` on tokens `(B, T)`, predictions from `burn_in` on."""
+    """The excess of `other` over `bayes` on tokens `(B, T)`, predictions from `burn_in` on.
+
+    Raises:
+        ValueError: fewer than two tokens or one prediction after `burn_in`.
+    """
+    length = checked_integer("length", np.shape(tokens)[-1], 2)
+    checked_integer("burn_in", burn_in, 0, length - 2)
     positions = slice(burn_in, None)
     exact = reference.predictive(hmm, tokens, bayes, positions)
     theirs = reference.predictive(hmm, tokens, other, positions)
@@ -241,7 +272,7 @@ def separation(
         verdict = "no: there is one regime"
     elif stationary_discrimination(hmm) == 0:
         verdict = "no: the regimes cannot be told apart"
-    elif excess.divergence.mean <= least:
+    elif not excess.divergence.mean > least:  # of one sequence the standard error is nan
         verdict = f"no: the window's excess of {excess.divergence.mean:.2g} nats is below what the evaluation resolves"
     elif ratios[0] > APART:
         verdict = "weakly: the window is long enough to identify the regime by itself"
@@ -278,6 +309,11 @@ def diagnose(
         "identification time * eps": told.identification_over_dwelling,
         f"tells window {width} from a carried state": told.verdict,
     }
+
+
+def _checked_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence!r}; it must lie strictly between 0 and 1")
 
 
 def _switches(hmm: TwoTimescaleHMM) -> Array | None:

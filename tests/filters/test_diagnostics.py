@@ -177,3 +177,71 @@ def test_samples_have_the_models_law():
     assert np.isfinite(reference.forward(hmm, tokens).log_prob).all()
     again, _ = sample(hmm, 200, 200, seed=0, stationary=True)
     np.testing.assert_array_equal(tokens, again)
+
+
+def test_the_prediction_operator_weighs_sources_alike_in_every_regime():
+    """A belief's prediction after every token, times how often that token occurs, whatever the regime."""
+    hmm, _, _ = book_instance(length=1)
+    operator = diagnostics.prediction_operator(hmm).reshape(hmm.regimes, hmm.vocab_size, hmm.vocab_size)
+    frequency = hmm.stationary_joint.sum(axis=0)
+    belief = np.array([0.1, 0.2, 0.3, 0.4])
+    for u in range(hmm.vocab_size):
+        np.testing.assert_allclose(belief @ operator[:, u], frequency[u] * (belief @ hmm.emission[:, u]), rtol=1e-12)
+    np.testing.assert_allclose(operator.sum(axis=-1), np.tile(frequency, (hmm.regimes, 1)), rtol=1e-12)
+    assert 1 < diagnostics.effective_state_size(operator.reshape(hmm.regimes, -1)) < hmm.regimes
+
+
+REFUSED = {
+    "burn_in is 128; it must be an integer in 0..48, the nearest being 48": lambda hmm: diagnostics.expected_excess(
+        hmm, "window", 3, sequences=3, length=50
+    ),
+    "burn_in is -1; it must be an integer in 0..48, the nearest being 0": lambda hmm: diagnostics.expected_excess(
+        hmm, "window", 3, length=50, burn_in=-1
+    ),
+    "predictor is 'windw'; it must be one of forward, fixed_decay, unigram, window, composite; "
+    "did you mean 'window'?": lambda hmm: diagnostics.expected_excess(hmm, "windw", 3),
+    "sequences is 0; it must be an integer of at least 1, the nearest being 1": lambda hmm: diagnostics.expected_excess(
+        hmm, "window", 3, sequences=0
+    ),
+    "length is 1; it must be an integer of at least 2, the nearest being 2": lambda hmm: diagnostics.expected_excess(
+        hmm, "window", 3, length=1
+    ),
+    "width is 2.5; it must be an integer of at least 1": lambda hmm: diagnostics.separation(hmm, 2.5),
+    "confidence is 1.0; it must lie strictly between 0 and 1": lambda hmm: diagnostics.identification_time(hmm, 1.0),
+    "confidence is 0.0; it must lie strictly between 0 and 1": lambda hmm: diagnostics.identification_time(hmm, 0.0),
+    "confidence is 2.0; it must lie strictly between 0 and 1": lambda hmm: diagnostics.measured_identification_time(
+        hmm, 2.0
+    ),
+    "switches is 0; it must be an integer of at least 1, the nearest being 1": lambda hmm: (
+        diagnostics.measured_identification_time(hmm, switches=0)
+    ),
+    "horizon is 0; it must be an integer of at least 1, the nearest being 1": lambda hmm: (
+        diagnostics.measured_identification_time(hmm, horizon=0)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+@pytest.mark.parametrize("regimes", [1, 2])
+def test_what_cannot_be_measured_is_refused(message, regimes):
+    hmm = TwoTimescaleHMM(
+        sticky_transition(regimes, 0.1), two_coins().emission[:regimes], np.full(regimes, 1 / regimes)
+    )
+    with pytest.raises(ValueError) as error:
+        REFUSED[message](hmm)
+    assert str(error.value) == message
+
+
+def test_an_excess_over_is_of_some_prediction():
+    hmm = two_coins()
+    tokens, _ = sample(hmm, 3, 10, seed=0)
+    bayes, other = reference.forward(hmm, tokens), reference.window(hmm, tokens, 2)
+    assert np.isfinite(diagnostics.excess_over(hmm, tokens, bayes, other, 8).sampled.mean)
+    with pytest.raises(ValueError, match=r"burn_in is 9; it must be an integer in 0\.\.8"):
+        diagnostics.excess_over(hmm, tokens, bayes, other, 9)
+
+
+def test_one_sequence_settles_nothing():
+    told = diagnostics.separation(two_coins(), 2, sequences=1, length=200)
+    assert np.isnan(told.resolution)
+    assert told.verdict.startswith("no")
