@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 
 def checked_integer(name: str, value: Any, least: int, most: int | None = None) -> int:
@@ -36,3 +37,25 @@ def checked_name(name: str, value: Any, known: Iterable[str]) -> str:
     near = get_close_matches(str(value), known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(known)}{hint}")
+
+
+def real_array(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """`value` copied to float64.
+
+    Raises:
+        ValueError: nothing that has one number an entry, or complex numbers, whose imaginary part would be lost.
+    """
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind != "c":
+            return np.array(array, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is no array of numbers: {error}") from None
+    raise ValueError(f"{name} is complex; its entries must be real")
+
+
+def checked_finite(name: str, array: NDArray[np.float64]) -> None:
+    """A ValueError for the first entry of `array` that is nan or infinite."""
+    if not np.isfinite(array).all():
+        where = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise ValueError(f"{name}{where} is {array[tuple(where)]}; it must be finite")

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from filters.checks import checked_finite, real_array
 from filters.hmm import Array
 
 
@@ -44,7 +45,7 @@ class FastSlow:
     """The blocks: `A` `(p, p)`, `B` `(p, q)`, `C` `(q, p)`, `D` `(q, q)`.
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: shapes that do not fit together, or an entry that is not finite.
         NotHurwitz: `D` has an eigenvalue whose real part is not negative.
     """
 
@@ -55,13 +56,14 @@ class FastSlow:
 
     def __post_init__(self) -> None:
         for name in "ABCD":
-            object.__setattr__(self, name, np.atleast_2d(np.array(getattr(self, name), dtype=np.float64)))
+            object.__setattr__(self, name, np.atleast_2d(real_array(name, getattr(self, name))))
         slow, fast = len(self.A), len(self.D)
         for name, shape in {"A": (slow, slow), "B": (slow, fast), "C": (fast, slow), "D": (fast, fast)}.items():
             if getattr(self, name).shape != shape:
                 raise ValueError(
                     f"{name} has shape {getattr(self, name).shape}; with the other blocks it must be {shape}"
                 )
+            checked_finite(name, getattr(self, name))
         rightmost = float(np.linalg.eigvals(self.D).real.max())
         if not rightmost < 0:
             raise NotHurwitz(f"D has an eigenvalue with real part {rightmost:g}; a stable fast block has all below 0")
@@ -77,18 +79,26 @@ class FastSlow:
         return self.A - self.B @ self.slope
 
     def solve(self, epsilon: float, x0: ArrayLike, y0: ArrayLike, times: ArrayLike) -> Trajectory:
-        """The exact solution at `times` `(n,)`, by the matrix exponential; relative rounding 1e-16 t / epsilon."""
-        if not epsilon > 0:
-            raise ValueError(f"epsilon is {epsilon}; it must be positive (at 0 there is `reduced`)")
+        """The exact solution at `times` `(n,)`, by the matrix exponential; relative rounding 1e-16 t / epsilon.
+
+        Raises:
+            ValueError: `epsilon` not positive and finite, `x0` not `(p,)`, `y0` not `(q,)`, a negative time.
+        """
+        _checked_epsilon(epsilon)
+        x0, y0, times = self._checked_start(x0, y0, times)
         full = np.block([[self.A, self.B], [self.C / epsilon, self.D / epsilon]])
-        start = np.concatenate([np.atleast_1d(x0), np.atleast_1d(y0)]).astype(np.float64)
-        states = exponential(full, np.atleast_1d(times)) @ start
+        states = exponential(full, times) @ np.concatenate([x0, y0])
         slow, fast = states[:, : len(self.A)], states[:, len(self.A) :]
         return Trajectory(slow, fast, fast + slow @ self.slope.T)
 
     def reduced(self, x0: ArrayLike, times: ArrayLike) -> Trajectory:
-        """The reduced solution, on the slow manifold."""
-        slow = exponential(self.reduced_matrix, np.atleast_1d(times)) @ np.atleast_1d(x0).astype(np.float64)
+        """The reduced solution, on the slow manifold.
+
+        Raises:
+            ValueError: `x0` not `(p,)`, or a negative time.
+        """
+        x0, _, times = self._checked_start(x0, np.zeros(len(self.D)), times)
+        slow = exponential(self.reduced_matrix, times) @ x0
         fast = -slow @ self.slope.T
         return Trajectory(slow, fast, np.zeros_like(fast))
 
@@ -107,12 +117,16 @@ class FastSlow:
         With `(M, beta)` of `decay`, `F = A - B D^{-1} C`, `E = max(1, exp(mu T))` for the logarithmic norm mu of F, and
         `kappa = epsilon M / beta`:  `|eta(t)| <= M exp(-beta t / epsilon) |eta(0)| + kappa S` and
         `|x - x_r| <= E |B| kappa (|eta(0)| + T S)`, where S bounds the forcing `D^{-1} C (F x + B eta)`.
+
+        Raises:
+            ValueError: as `solve`, or no times.
         """
-        times = np.atleast_1d(np.asarray(times, dtype=np.float64))
-        norm = _spectral_norm
-        horizon = float(times.max())
-        start = np.atleast_1d(np.asarray(x0, dtype=np.float64))
-        eta = float(np.linalg.norm(np.atleast_1d(y0) + self.slope @ start))
+        _checked_epsilon(epsilon)
+        start, fast, times = self._checked_start(x0, y0, times)
+        if not len(times):
+            raise ValueError("times is empty; a bound holds up to the last of at least one")
+        norm, horizon = _spectral_norm, float(times.max())
+        eta = float(np.linalg.norm(fast + self.slope @ start))
         amplitude, rate = self.decay
         kappa = epsilon * amplitude / rate
         symmetric = (self.reduced_matrix + self.reduced_matrix.T) / 2
@@ -126,6 +140,24 @@ class FastSlow:
         forcing = forcing / (1 - feedback) if feedback < 1 else np.inf
         layer = amplitude * np.exp(-rate * times / epsilon) * eta + kappa * forcing
         return Bound(layer, into_slow * kappa * (eta + horizon * forcing))
+
+    def _checked_start(self, x0: ArrayLike, y0: ArrayLike, times: ArrayLike) -> tuple[Array, Array, Array]:
+        """`x0` `(p,)`, `y0` `(q,)` and `times` `(n,)`, or a ValueError."""
+        found = []
+        for name, given, shape in (("x0", x0, (len(self.A),)), ("y0", y0, (len(self.D),)), ("times", times, None)):
+            array = np.atleast_1d(real_array(name, given))
+            if array.ndim != 1 or (shape is not None and array.shape != shape):
+                raise ValueError(f"{name} has shape {array.shape}; it must be {'(n,)' if shape is None else shape}")
+            checked_finite(name, array)
+            found.append(array)
+        if (found[2] < 0).any():
+            raise ValueError(f"times has {found[2].min():g}; times start at 0, backwards the layer grows without bound")
+        return found[0], found[1], found[2]
+
+
+def _checked_epsilon(epsilon: float) -> None:
+    if not 0 < epsilon < np.inf:
+        raise ValueError(f"epsilon is {epsilon}; it must be positive and finite (at 0 there is `reduced`)")
 
 
 def exponential(matrix: Array, times: Array) -> Array:

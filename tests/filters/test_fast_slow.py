@@ -86,3 +86,34 @@ def test_exponential_is_scipys(seed, scale):
     times = np.array([0.0, 0.3, 1.0]) * scale
     for got, time in zip(exponential(matrix, times), times):
         np.testing.assert_allclose(got, expm(matrix * time), rtol=1e-9, atol=1e-11 * np.abs(expm(matrix * time)).max())
+
+
+PAIR = FastSlow(-np.eye(2), np.ones((2, 1)), np.ones((1, 2)), [[-1.0]])
+START = [1.0, 2.0], [0.5]
+REFUSED = {
+    "A[0, 1] is nan; it must be finite": lambda: FastSlow([[0, np.nan], [0, 0]], np.ones((2, 1)), [[1, 1]], [[-1]]),
+    "D[0, 0] is -inf; it must be finite": lambda: FastSlow(np.eye(2), np.ones((2, 1)), [[1, 1]], [[-np.inf]]),
+    "A is complex; its entries must be real": lambda: FastSlow([[1j]], [[1]], [[1]], [[-1]]),
+    "x0 has shape (3,); it must be (2,)": lambda: PAIR.solve(0.1, [1, 2, 3], [0.5], 1.0),
+    "y0 has shape (2,); it must be (1,)": lambda: PAIR.bound(0.1, [1, 2], [0.5, 1], 1.0),
+    "x0 has shape (1, 2); it must be (2,)": lambda: PAIR.reduced([[1, 2]], 1.0),
+    "x0[1] is nan; it must be finite": lambda: PAIR.reduced([1, np.nan], 1.0),
+    "times has -1; times start at 0, backwards the layer grows without bound": lambda: PAIR.solve(0.1, *START, [0, -1]),
+    "times[1] is nan; it must be finite": lambda: PAIR.solve(0.1, *START, [0, np.nan]),
+    "times has shape (1, 1); it must be (n,)": lambda: PAIR.reduced(START[0], [[0]]),
+    "times is empty; a bound holds up to the last of at least one": lambda: PAIR.bound(0.1, *START, []),
+    "epsilon is 0; it must be positive and finite (at 0 there is `reduced`)": lambda: PAIR.bound(0, *START, 1.0),
+    "epsilon is inf; it must be positive and finite (at 0 there is `reduced`)": lambda: PAIR.solve(np.inf, *START, 1.0),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_is_no_system_start_or_time_is_refused(message):
+    with pytest.raises(ValueError) as error:
+        REFUSED[message]()
+    assert str(error.value) == message
+
+
+def test_no_times_have_no_states():
+    assert [part.shape for part in PAIR.solve(0.1, *START, [])] == [(0, 2), (0, 1), (0, 1)]
+    np.testing.assert_array_equal(PAIR.solve(0.1, *START, 0).slow, [START[0]])
