@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from filters.checks import real_array
 from filters.stationary import stationary_law
 
 Array = NDArray[np.float64]
@@ -134,14 +135,17 @@ class TwoTimescaleHMM:
         """`tokens` `(..., T)` as int64.
 
         Raises:
-            TokenError: not of an integer type, no token at all along the last axis, or a token outside `0..V-1`; the
-                message says which and where.
+            TokenError: not of an integer type, sequences of several lengths, no token at all along the last axis, or a
+                token outside `0..V-1`; the message says which and where.
         """
-        array = np.asarray(tokens)
-        if array.dtype.kind not in "iu":
-            raise TokenError(f"tokens must be of an integer type, not {array.dtype}")
+        try:
+            array = np.asarray(tokens)
+        except ValueError:
+            raise TokenError("tokens must have shape (..., T), all sequences of one length, and these differ") from None
         if array.ndim == 0 or array.shape[-1] == 0:
             raise TokenError(f"tokens must have shape (..., T) with T >= 1, not {array.shape}")
+        if array.dtype.kind not in "iu":
+            raise TokenError(f"tokens must be of an integer type, not {array.dtype}")
         outside = (array < 0) | (array >= self.vocab_size)
         if outside.any():
             where = np.unravel_index(int(outside.argmax()), array.shape)
@@ -316,9 +320,9 @@ def _frozen(array: Array) -> Array:
 
 def _distribution(name: str, table: ArrayLike, ndim: int) -> Array:
     try:
-        array = np.array(table, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ModelError(f"{name} is no array of numbers: {error}") from None
+        array = real_array(name, table)
+    except ValueError as error:
+        raise ModelError(str(error)) from None
     if array.ndim != ndim or 0 in array.shape:
         raise ModelError(f"{name} must have {ndim} non-empty dimensions, not shape {array.shape}")
     if not np.isfinite(array).all() or (array < 0).any():

@@ -116,10 +116,10 @@ def _checked(hmm: TwoTimescaleHMM, tokens: Tensor) -> Tensor:
     """`tokens` as int64; `TokenError` as `TwoTimescaleHMM.check_tokens`."""
     if not isinstance(tokens, Tensor):
         raise TokenError(f"tokens must be a torch tensor, not {type(tokens).__name__}")
-    if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
-        raise TokenError(f"tokens must be of an integer type, not {str(tokens.dtype).removeprefix('torch.')}")
     if tokens.dim() == 0 or tokens.shape[-1] == 0:
         raise TokenError(f"tokens must have shape (..., T) with T >= 1, not {tuple(tokens.shape)}")
+    if tokens.dtype == torch.bool or tokens.is_floating_point() or tokens.is_complex():
+        raise TokenError(f"tokens must be of an integer type, not {str(tokens.dtype).removeprefix('torch.')}")
     if tokens.dtype in (torch.uint16, torch.uint32, torch.uint64):
         hmm.check_tokens(tokens.cpu().numpy())
     x = tokens.to(torch.int64)
