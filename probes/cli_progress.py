@@ -95,5 +95,6 @@ class Bar:
             self.finished += 1
             self.progress.remove_task(self.rows[event.trial])
             self.progress.update(self.total, completed=self.finished)
-            self.console.print(f"{self.finished}/{self.trials} {name}: {event.steps} steps, {excess}, {left}")
+            known = ", ".join(filter(None, (f"{event.steps} steps", excess and f"validation {excess}", left)))
+            self.console.print(f"{self.finished}/{self.trials} {name}: {known}")
         self.progress.update(self.total, note=left)
