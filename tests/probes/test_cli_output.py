@@ -61,7 +61,7 @@ def test_without_a_terminal_each_finished_trial_is_one_line() -> None:
             bar(event("ema", step))
         bar(event("ema", 10))
     first, second = text.getvalue().splitlines()
-    assert first.startswith("2/3 two_timescale-gdn-s0: 10 steps, excess 0.2500, time left ")
+    assert first.startswith("2/3 two_timescale-gdn-s0: 10 steps, validation excess 0.2500, time left ")
     assert second.startswith("3/3 two_timescale-ema-s0: 10 steps, ")
 
 
