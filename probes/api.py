@@ -9,14 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from probes import environment
 from probes.catalogue import load_catalogue
 from probes.config import Evaluation, Seeds, Training, Trial
 from probes.controls import with_defaults
 from probes.executor import Job
 from probes.results import frame, read_row, read_table, single_runs
 from probes.settings import by_section, merged
-from probes.sweep import SweepError, locked
+from probes.sweep import locked, refuse_other_environment
 from probes.trial import Labels, Listener, Result, Runner, Runtime, folder_name, make_trial, read
 
 
@@ -63,19 +62,15 @@ def run(
     train, evaluate = with_defaults(spec, dials["train"], dials["evaluate"])
     trial = make_trial(kind, made, spec, Training(**train), Evaluation(**evaluate), seeds)
     labels = Labels(task, architecture)
-    runtime = Runtime(device, precision or ("bf16" if device.startswith("cuda") else "float32"), kernels)
+    runtime = Runtime.on(device, precision, kernels)
     folder = Path(out)
     (folder / ".partial").mkdir(parents=True, exist_ok=True)
     with locked(folder / ".partial", trial.identity() + ".lock"):
         done = folder / "trials" / folder_name(trial, labels)
         row = read_row(done) if (done / "result.json").exists() else None
         if row is not None and row["status"] != "failed":
-            recorded = {name: row.get(f"env.{name}") for name in environment.COMPARED}
-            found = None if mix else environment.difference(recorded, runtime.describe())
-            if found is not None:
-                raise SweepError(
-                    f"{done.name} was recorded under another environment ({found}); choose another --out, or --mix"
-                )
+            if not mix:
+                refuse_other_environment(row, runtime.describe())
         else:
             _run(trial, labels, runtime, folder, listener)
     return read(done)

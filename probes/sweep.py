@@ -26,7 +26,7 @@ from probes.config import Evaluation, Seeds, Suite, Training, Trial
 from probes.controls import with_defaults
 from probes.executor import Job, run_jobs
 from probes.results import frame, read_row, write_table
-from probes.settings import merged, nest
+from probes.settings import by_section, merged, nest
 from probes.trial import Labels, Listener, Runtime, folder_name, make_trial
 
 GPU_THREADS = 4
@@ -64,10 +64,11 @@ def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, A
 
     Raises `CatalogueError` or `TaskError`.
     """
+    sets = by_section(sets)
     groups = []
     axes = [[(key, value) for value in values] for key, values in suite.grid.items()]
     for point in itertools.product(*axes):
-        dials = _dials(suite, dict(point), sets or {})
+        dials = _dials(suite, dict(point), sets)
         label = " ".join(f"{key}={json.dumps(value)}" for key, value in point)
         rates = [dials["train"].pop("lr")] if "lr" in dials["train"] else suite.learning_rates
         for task_name in suite.tasks:
@@ -146,7 +147,7 @@ def run(
     devices = list(devices or [device])
     device = devices[0]
     folder = Path(out) / (name or "suite")
-    runtime = Runtime(device, precision or ("bf16" if device.startswith("cuda") else "float32"), kernels)
+    runtime = Runtime.on(device, precision, kernels)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         rows = _run_groups(groups, folder, runtime, devices, workers, mix, listener)
@@ -229,12 +230,17 @@ def _refuse_other_environments(rows: Mapping[str, dict[str, Any]], runtime: Runt
         return
     here = {**runtime.describe(), "threads": threads}
     for row in rows.values():
-        recorded = {name: row.get(f"env.{name}") for name in environment.COMPARED}
-        found = environment.difference(recorded, here)
-        if found is not None:
-            raise SweepError(
-                f"{row['folder']} was recorded under another environment ({found}); choose another --out, or --mix"
-            )
+        refuse_other_environment(row, here)
+
+
+def refuse_other_environment(row: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Raises `SweepError` where a recorded row's environment is not the one described by `here`."""
+    recorded = {name: row.get(f"env.{name}") for name in environment.COMPARED}
+    found = environment.difference(recorded, dict(here))
+    if found is not None:
+        raise SweepError(
+            f"{row['folder']} was recorded under another environment ({found}); choose another --out, or --mix"
+        )
 
 
 def _table(groups: list[Group], rows: Mapping[str, dict[str, Any]]) -> pd.DataFrame:

@@ -68,6 +68,11 @@ class Runtime:
     precision: str = "float32"
     kernels: str = "auto"
 
+    @staticmethod
+    def on(device: str, precision: str | None, kernels: str) -> Runtime:
+        """On a device, in its own precision where none is given: bf16 on a GPU, float32 on a CPU."""
+        return Runtime(device, precision or ("bf16" if device.startswith("cuda") else "float32"), kernels)
+
     def describe(self) -> dict[str, Any]:
         """The environment as it is recorded."""
         return environment.describe(self.device, precision=self.precision, kernels=self.kernels)

@@ -210,6 +210,8 @@ def test_a_suite_lists_nothing_twice(changes, says):
 def test_unknown_sections_are_refused_from_python(tmp_path):
     with pytest.raises(ValueError, match="unknown section 'trainn'; nearest is 'train'"):
         probes.run("two_timescale", "attention", out=tmp_path, sets={"trainn": {"steps": 2}})
+    with pytest.raises(ValueError, match="unknown section 'trainn'; nearest is 'train'"):
+        sweep.expand(tiny_suite(), load_catalogue(), {"trainn": {"steps": 2}})
     assert not list(tmp_path.iterdir())
 
 
