@@ -23,8 +23,10 @@ from architectures import build, resolve
 from architectures.kernels import canary
 from probes import environment
 from probes.config import Training
+from probes.engine.adam import Update, update
 from probes.engine.feed import Feed
-from probes.engine.pack import WINDOW, launch
+from probes.engine.pack import STREAMS, WINDOW, launch, spread
+from probes.engine.programs import compiled
 from probes.engine.step import Loss, StepTrainer, supervised_loss
 from probes.files import whole_file
 from probes.results import write_json
@@ -79,8 +81,11 @@ DIALS: dict[str, Any] = {
     "shapes": ["small", "wide", "long"],
     "architectures": ["attention", "gdn", "mamba2"],
     "packs": [1, 4, 16],
+    "streams": [STREAMS],
+    "graph": True,
     "compiled": True,
     "eager": True,
+    "options": None,
     "steps": 96,
 }
 
@@ -136,17 +141,27 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
     feed = Feed(task, train, 0, device=device, slots=2 * WINDOW)
     found["feed_seconds"] = time.perf_counter() - started
     found["draw_ms"] = _draws(feed, device)
-    kinds: list[tuple[str, Loss]] = [("graph", supervised_loss)]
+    kinds: list[tuple[str, tuple[Loss, Update]]] = []
+    if dials["graph"]:
+        kinds.append(("graph", (supervised_loss, update)))
     if dials["compiled"]:
-        torch._dynamo.config.recompile_limit = 512
-        kinds.append(("compiled", torch.compile(supervised_loss, dynamic=False)))
-    for kind, loss in kinds:
+        kinds.append(("compiled", compiled(dials["options"])))
+    streams = [torch.cuda.Stream(device) for _ in range(max(dials["streams"]))] if device.type == "cuda" else []
+    for kind, (loss, adam) in kinds:
         feed = Feed(task, train, 0, device=device, slots=2 * WINDOW)
         trainers: list[StepTrainer] = []
         for seed in range(max(dials["packs"])):
             before = _reserved(device)
             each = StepTrainer(
-                model(seed), task, train, data_seed=0, device=device, autocast=autocast, loss=loss, window=WINDOW
+                model(seed),
+                task,
+                train,
+                data_seed=0,
+                device=device,
+                autocast=autocast,
+                loss=loss,
+                adam=adam,
+                window=WINDOW,
             )
             once(each.model, task, train, device, autocast)
             each.prepare(feed)
@@ -156,16 +171,18 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
             found[f"{kind}_capture_seconds"] = each.lane.warm_up_seconds + each.lane.capture_seconds
             found[f"{kind}_memory_mb"] = (_reserved(device) - before) / 2**20
         step = 0
-        for size in sorted(dials["packs"]):
+        for size, count in _places(dials):
             members = trainers[:size]
             for other in members:
                 other.step = other.collected = step
                 other.clock.fill_(step)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
+            spread(members, streams[:count])
             work = _block(members, feed)
             work()
-            found[f"{kind}_{size}_ms"] = _timed(work, WINDOW * size, blocks, device)
+            name = f"{kind}_{size}" if len(dials["streams"]) == 1 else f"{kind}_{size}_on_{count}"
+            found[f"{name}_ms"] = _timed(work, WINDOW * size, blocks, device)
             step = members[0].step
         found[f"{kind}_loss"] = float(trainers[0].losses[(step - 1) % WINDOW])
         if device.type == "cuda":
@@ -175,6 +192,13 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
         del trainers, feed
         gc.collect()
     return found
+
+
+def _places(dials: dict[str, Any]) -> list[tuple[int, int]]:
+    """Sizes of packs and numbers of streams to be timed, the pack's size the outer one; more streams than members are
+    the same as as many."""
+    found = [(size, min(count, size)) for size in sorted(dials["packs"]) for count in dials["streams"]]
+    return list(dict.fromkeys(found))
 
 
 def check(

@@ -100,7 +100,8 @@ class Feed:
         """Whether its readers have trained; they stay at the same step, so nobody joins then."""
         self._states: OrderedDict[int, tuple[dict[str, Tensor], Tensor]] = OrderedDict()
         self._remember()
-        self.lane = Lane(self._draw, device, capture=False)
+        ahead = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None  # not one of the graphs'
+        self.lane = Lane(self._draw, device, capture=False, stream=ahead)
         if train.control:
             # Once for the shapes, with the generators put back: the graphs that read need to know where.
             for name, value in self._controls(self.stream.next()).items():

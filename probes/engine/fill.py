@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 LIMIT = 28
-"""Members of a pack at most. PyTorch has 32 streams a device, and members and feeds take one each."""
+"""Members of a pack at most. PyTorch has 32 streams of one priority a device, and every member captures on its own."""
 SPARE = 0.15
 """Fraction of the device's memory that is left for evaluation."""
 MARGIN = 1.25

@@ -125,8 +125,8 @@ class Engine:
         try:
             model = runner.build()
             self.programs.check(runner, model)
-            loss = self.programs.loss(runner)
-            member = self.pack.admit(job, runner, model, loss)
+            loss, adam = self.programs.functions(runner)
+            member = self.pack.admit(job, runner, model, loss, adam)
         except torch.OutOfMemoryError as error:
             del model
             torch.cuda.empty_cache()

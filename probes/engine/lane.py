@@ -17,8 +17,9 @@ WARM_UP = 2
 class Lane:
     """Runs `work` again and again. `generators`: those that it draws from, whose draws go on through replays.
 
-    Each lane warms up, captures and replays on its own stream, so that the workspaces of the matrix library, which
-    belong to a stream, are never shared by two graphs that run at once.
+    Each lane warms up and captures on a stream of its own, so that the workspaces of the matrix library, which belong
+    to the stream of the capture, are never shared by two graphs that run at once. PyTorch has 32 streams a device and
+    hands them out in turn: whoever keeps more lanes than that, or replaces them, gives `stream` and sees to it.
     """
 
     def __init__(
@@ -28,10 +29,13 @@ class Lane:
         *,
         generators: Sequence[torch.Generator] = (),
         capture: bool = True,
+        stream: torch.cuda.Stream | None = None,
     ) -> None:
         self.work, self.device, self.generators, self.captures = work, device, generators, capture
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream = stream or (torch.cuda.Stream(device) if device.type == "cuda" else None)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.shared: torch.cuda.Stream | None = None
+        """Where the graph is replayed, if not on its own stream: a stream that lanes share takes them in turn."""
         self.warm_up_seconds = 0.0
         self.capture_seconds = 0.0
 
@@ -67,25 +71,30 @@ class Lane:
             torch.cuda.synchronize(self.device)
             self.capture_seconds = time.perf_counter() - started
 
+    @property
+    def current(self) -> torch.cuda.Stream | None:
+        """The stream that `run` launches on."""
+        return self.stream if self.graph is None or self.shared is None else self.shared
+
     def run(self) -> None:
         """Launches `work` once, without waiting for it."""
         launched = self.work if self.graph is None else self.graph.replay
-        if self.stream is None:
+        if self.current is None:
             launched()
             return
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.current):
             launched()
 
     def mark(self) -> torch.cuda.Event | None:
         """An event after all that has been launched."""
-        return None if self.stream is None else self.stream.record_event()
+        return None if self.current is None else self.current.record_event()
 
     def after(self, event: torch.cuda.Event | None) -> None:
         """What is launched from here on waits for `event`."""
-        if self.stream is not None and event is not None:
-            self.stream.wait_event(event)
+        if self.current is not None and event is not None:
+            self.current.wait_event(event)
 
     def wait(self) -> None:
         """Waits on the host until all that has been launched is done."""
-        if self.stream is not None:
-            self.stream.synchronize()
+        if self.current is not None:
+            self.current.synchronize()

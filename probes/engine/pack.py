@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from probes.engine.adam import Update, update
 from probes.engine.feed import Feed, Refused
+from probes.engine.fill import LIMIT
 from probes.engine.step import Loss, StepTrainer, supervised_loss
 from probes.executor import Job
 from probes.training import evaluation_steps
@@ -25,6 +27,9 @@ from probes.trial import FAILURES, Runner
 
 WINDOW = 32
 """Steps between two looks at the losses."""
+STREAMS = 16
+"""Streams that the graphs of a pack are replayed on. Fewer would leave the device idle between small kernels, more only
+put each other's data out of its cache; see docs/gpu.md."""
 
 
 @dataclass
@@ -51,12 +56,16 @@ class Pack:
     def __init__(self, device: torch.device, *, capture: bool = True) -> None:
         self.device, self.capture = device, capture and device.type == "cuda"
         self.members: list[Member] = []
+        self.streams = [torch.cuda.Stream(device) for _ in range(LIMIT)] if device.type == "cuda" else []
+        """All different; a member captures on one that no other member captured on."""
         self.feeds: dict[tuple[Any, ...], Feed] = {}
         self.finished: list[Finished] = []
         self.refused: list[tuple[Job, str]] = []
         """Those that must be run again without a pack, and why."""
 
-    def admit(self, job: Job, runner: Runner, model: nn.Module, loss: Loss = supervised_loss) -> Member:
+    def admit(
+        self, job: Job, runner: Runner, model: nn.Module, loss: Loss = supervised_loss, adam: Update = update
+    ) -> Member:
         """Takes a built model in, from its last checkpoint where there is one.
 
         Raises whatever its first steps raise; the pack is then as before.
@@ -71,8 +80,10 @@ class Pack:
             device=self.device,
             autocast=runner.autocast,
             loss=loss,
+            adam=adam,
             window=WINDOW,
             capture=self.capture,
+            stream=self._stream(),
         )
         runner.resume(trainer)
         feed = self._feed(runner, trainer)
@@ -87,6 +98,10 @@ class Pack:
         runner.seconds += trainer.lane.warm_up_seconds + trainer.lane.capture_seconds
         self.members.append(member)
         return member
+
+    def _stream(self) -> torch.cuda.Stream | None:
+        taken = {member.trainer.lane.stream for member in self.members}
+        return next((stream for stream in self.streams if stream not in taken), None)
 
     def _reserved(self) -> int:
         return torch.cuda.memory_reserved(self.device) if self.device.type == "cuda" else 0
@@ -138,6 +153,7 @@ class Pack:
         started = time.perf_counter()
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
+        spread([member.trainer for member in self.members], self.streams[:STREAMS])
         launch([(member.trainer, member.feed) for member in self.members], count)
         sharing = len(self.members)
         failed = [(member, self._collect(member)) for member in self.members]
@@ -189,6 +205,12 @@ class Pack:
         """A member leaves with its graph, then is tested and written down."""
         self._drop(member)
         self.finished.append((member.job, member.runner.conclude(member.model, error)))
+
+
+def spread(trainers: Sequence[StepTrainer], streams: Sequence[torch.cuda.Stream]) -> None:
+    """Has the graphs of `trainers` replayed on `streams` in turn. All that they have launched is done."""
+    for index, trainer in enumerate(trainers):
+        trainer.lane.shared = streams[index % len(streams)] if streams else None
 
 
 def launch(members: Sequence[tuple[StepTrainer, Feed]], count: int) -> None:

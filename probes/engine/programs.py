@@ -17,6 +17,7 @@ from torch import nn
 from architectures.kernels import canary
 from probes.config import Trial
 from probes.controls import make_control
+from probes.engine.adam import Update, update
 from probes.engine.step import Loss, supervised_loss
 from probes.files import whole_file
 from probes.results import write_json
@@ -44,7 +45,7 @@ class Programs:
         self.device, self.folder, self.compiling = device, folder, compiling
         self.steps: dict[str, int] = {}
         self.verdicts: dict[str, list[canary.Verdict]] = {}
-        self._compiled: Loss | None = None
+        self._compiled: tuple[Loss, Update] | None = None
 
     def expect(self, trial: Trial, precision: str) -> None:
         """Counts a trial to come."""
@@ -81,13 +82,15 @@ class Programs:
         with whole_file(self.folder / f"canary-{name}.json") as temporary:
             write_json(temporary, {"device": _device_name(self.device), "verdicts": list(seen.values())})
 
-    def loss(self, runner: Runner) -> Loss:
-        """The loss function of a trial's step, compiled where that pays."""
+    def functions(self, runner: Runner) -> tuple[Loss, Update]:
+        """The loss function of a trial's step and the update of its parameters, compiled where that pays."""
         if self.device.type != "cuda" or self.compiling == "off":
-            return supervised_loss
+            return supervised_loss, update
         if self.compiling == "auto" and self.saving(runner) < COMPILING:
-            return supervised_loss
-        return self.compiled()
+            return supervised_loss, update
+        if self._compiled is None:
+            self._compiled = compiled()
+        return self._compiled
 
     def saving(self, runner: Runner) -> float:
         """Seconds that compiling is expected to save over all trials of the program."""
@@ -97,13 +100,15 @@ class Programs:
         size = trial.train.batch_size * runner.task.length * trial.architecture.get("d_model", 0) * count
         return self.steps.get(program(trial, runner.runtime.precision), 0) * size * SAVED
 
-    def compiled(self) -> Loss:
-        """`supervised_loss` under torch.compile, for static shapes; one program's trials share the code."""
-        if self._compiled is None:
-            torch._dynamo.config.recompile_limit = 512
-            torch._dynamo.config.accumulated_recompile_limit = 4096
-            self._compiled = torch.compile(supervised_loss, dynamic=False)
-        return self._compiled
+
+def compiled(options: dict[str, Any] | None = None) -> tuple[Loss, Update]:
+    """`supervised_loss`, for static shapes, and `update` under torch.compile; one program's trials share the code.
+
+    `options` are the compiler's, for measurements.
+    """
+    torch._dynamo.config.recompile_limit = 512
+    torch._dynamo.config.accumulated_recompile_limit = 4096
+    return torch.compile(supervised_loss, dynamic=False, options=options), torch.compile(update)
 
 
 def _device_name(device: torch.device) -> str:

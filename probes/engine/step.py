@@ -1,7 +1,7 @@
 """One trial's training step as device operations alone: nothing in it waits for the host or depends on its numbers.
 
 The same step as `probes.training.Trainer`: batch, forward, mean cross-entropy at the supervised positions, backward,
-clipping, fused AdamW. What the host does there lives on the device here: the step's number, a table of the schedule's
+clipping, AdamW. What the host does there lives on the device here: the step's number, a table of the schedule's
 learning rates, and the losses, copied out when asked for.
 """
 
@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from architectures import parameter_groups
 from probes.config import Training
+from probes.engine.adam import FlatAdamW, Update, numbers, update
 from probes.engine.feed import Feed, Refused
 from probes.engine.lane import WARM_UP, Lane
 from probes.task import IGNORED, Task
@@ -65,26 +66,20 @@ class StepTrainer:
         device: torch.device,
         autocast: torch.dtype | None = None,
         loss: Loss = supervised_loss,
+        adam: Update = update,
         window: int = 32,
         capture: bool = True,
+        stream: torch.cuda.Stream | None = None,
     ) -> None:
         self.model, self.task, self.train, self.device, self.autocast = model, task, train, device, autocast
         self.data_seed, self.window, self.loss_function = data_seed, window, loss
-        cuda = device.type == "cuda"
+        betas = (train.beta1, train.beta2)
         groups = parameter_groups(model, train.weight_decay)
-        scales = sorted({float(group.get("lr_scale", 1.0)) for group in groups})
-        self.rates = {scale: torch.zeros((), device=device) for scale in scales}
-        for group in groups:
-            group["lr"] = self.rates[float(group.get("lr_scale", 1.0))]
-        self.optimizer = torch.optim.AdamW(
-            groups, lr=self.rates[scales[0]], betas=(train.beta1, train.beta2), fused=True, capturable=cuda
-        )
+        self.optimizer = FlatAdamW(groups, betas=betas, clip=train.clip, update=adam)
         length = train.steps + WARM_UP + 1
-        schedule = [learning_rate(step, train) for step in range(length)]
         self.places = torch.empty(length, 2, dtype=torch.int64, device=device)
         """The slot of each step's batch and the place of its loss: looked up, since every small kernel counts."""
-        self.tables = {scale: torch.tensor([lr * scale for lr in schedule], device=device) for scale in scales}
-        self.parameters = [p for group in groups for p in group["params"]]
+        self.numbers = numbers([learning_rate(step, train) for step in range(length)], betas).to(device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses = torch.zeros(window, device=device)
         self.reported: dict[str, Any] = {}
@@ -97,24 +92,21 @@ class StepTrainer:
         self.control_state: Tensor | None = None
         self.seen: Tensor | None = None
         """The tokens of the last step, where the step itself found them."""
-        self.lane = Lane(self.work, device, capture=capture)
+        self.lane = Lane(self.work, device, capture=capture, stream=stream)
 
     def work(self) -> None:
         """The step."""
         assert self.feed is not None
         place = self.places.index_select(0, self.clock)[0]
         given = self.feed.read(place[:1])
-        for scale, rate in self.rates.items():
-            torch.index_select(self.tables[scale], 0, self.clock, out=rate.view(1))
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.seen = given.tokens
         loss, reported = self.loss_function(
             self.model, given.tokens, given.at, given.target, given.control, self.autocast
         )
         self.reported = {k: v.detach() if isinstance(v, Tensor) else v for k, v in reported.items()}
         loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, self.train.clip)
-        self.optimizer.step()
+        self.optimizer.step(self.numbers.index_select(0, self.clock)[0])
         self.losses.index_copy_(0, place[1:], loss.detach().view(1))
         self.clock.add_(1)
 
@@ -157,20 +149,13 @@ class StepTrainer:
                 raise Refused(f"the graph's losses {found[0]} differ from those of its steps {found[1]}")
 
     def _save(self) -> Callable[[], None]:
-        parameters = [p.detach().clone() for p in self.parameters]
         buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
-        before = {p: {k: v.clone() for k, v in self.optimizer.state[p].items()} for p in self.optimizer.state}
+        put_back = self.optimizer.save()
 
         def restore() -> None:
-            with torch.no_grad():
-                for parameter, value in zip(self.parameters, parameters, strict=True):
-                    parameter.copy_(value)
-                for buffer, value in buffers:
-                    buffer.copy_(value)
-                for parameter, state in self.optimizer.state.items():
-                    for name, value in state.items():
-                        known = before.get(parameter)
-                        value.copy_(known[name]) if known else value.zero_()
+            put_back()
+            for buffer, value in buffers:
+                buffer.copy_(value)
             self.clock.fill_(self.step)
 
         return restore
@@ -178,8 +163,7 @@ class StepTrainer:
     def close(self) -> None:
         """Lets the graph and its memory go. The model stays."""
         self.lane.graph = None
-        self.optimizer.zero_grad(set_to_none=True)
-        self.optimizer.state.clear()
+        self.optimizer.close()
         self.reported, self.seen = {}, None
 
     def advance(self) -> None:
@@ -219,7 +203,7 @@ class StepTrainer:
         return {
             "step": self.step,
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict(self.step),
             **self.feed.state(self.step),
         }
 
@@ -227,9 +211,6 @@ class StepTrainer:
         """Goes on from where `state` was taken, before `prepare`."""
         self.step = state["step"]
         self.model.load_state_dict(state["model"])
-        rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"], group["capturable"] = rate, self.device.type == "cuda"
         self.stream_state = state["stream"]
         self.control_state = state["control"]

@@ -213,7 +213,7 @@ class FakeGraph:
     def replay(self):
         self.trainer.work()
         if self.wrong:
-            self.trainer.parameters[0].data.mul_(-3)
+            self.trainer.optimizer.parameters[0].data.mul_(-3)
 
 
 @pytest.mark.parametrize("wrong", [False, True])
