@@ -5,5 +5,6 @@ from __future__ import annotations
 from .decoder import Decoder
 from .dial import Dialled, even_pattern
 from .prefill import prefill
+from .prefiller import Prefiller
 
-__all__ = ["Decoder", "Dialled", "even_pattern", "prefill"]
+__all__ = ["Decoder", "Dialled", "Prefiller", "even_pattern", "prefill"]

@@ -1,9 +1,9 @@
 """Prefill, peak memory and decoding against context length, AMOR's eight models and Oryx, with each figure's bound.
 
 AMOR's tables 11 to 13 on this device, with random weights. First every model's greedy tokens are compared with the
-full forward pass, every prefill kernel with its definition. Written after each row as `inference.json`; at the end the
-tables in the paper's layout, as `inference.md` too: each number, how many times its bound that is, the paper's in
-brackets.
+full forward pass, every prefill kernel with its definition. Written after each row as `inference.json`, from which a
+later run goes on; at the end the tables in the paper's layout, as `inference.md` too: each number, how many times its
+bound that is, the paper's in brackets.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ import torch
 from probes import environment
 from probes.cli_common import check_device, console, show_table, table
 from probes.files import whole_file
-from probes.inference import machine, report, verify
-from probes.inference.kernels import approve, recurrences
+from probes.inference import machine, record, report, verify
+from probes.inference.kernels import approve, prefiller, recurrences
 from probes.inference.measure import Protocol, measure
 from probes.inference.models import Case, cases, make, settle
 from probes.messages import nearest
 from probes.results import write_json
-
-SCHEMA = "1"
 
 DIALS: dict[str, Any] = {
     "device": "cuda",
@@ -38,15 +36,22 @@ DIALS: dict[str, Any] = {
     "gates": ["dial", "own"],
     "own_contexts": None,
     "chunk": 4096,
+    "prefills": 3,
+    "patience": 2.0,
     "warmup": 8,
     "runs": 3,
     "tokens": 32,
     "verify": "180M",
     "copied": 2**31,
     "size": 8192,
+    "resume": None,
+    "again": False,
 }
 """`models`: names as in the tables, None for all. `contexts`: a list, or one for each scale or model by name.
 `gates`: `dial` fires at the two rates, `own` where the gate says, at `own_contexts` (None: at all).
+`chunk`: tokens of a prefill at a time, over all sequences. `prefills`: whose median is taken; none is begun once those
+before it took `patience` seconds. `resume`: an `inference.json` whose rows are kept, those of this run that it has not
+measured again unless `again`.
 `verify`: the scale at which tokens are compared, None not to. `copied`: bytes of the copy that is timed, `size` of the
 matrices whose product is."""
 
@@ -59,36 +64,35 @@ def run(out: Path, **dials: Any) -> None:
     dtype = torch.bfloat16
     wanted = _wanted(chosen)
     judged: set[str] = set()
-    record: dict[str, Any] = {
-        "schema": SCHEMA,
-        "environment": environment.describe(str(device), precision="bf16", kernels="auto"),
-        "dials": {key: value for key, value in chosen.items() if key != "device"},
-        "agreement": [],
-        "kernels": [],
-        "rows": [],
-    }
+    about = environment.describe(str(device), precision="bf16", kernels="auto")
+    result = record.start(about, {key: value for key, value in chosen.items() if key != "device"})
+    if chosen["resume"] is not None:
+        record.resume(result, Path(chosen["resume"]))
     out.mkdir(parents=True, exist_ok=True)
 
     def write() -> None:
-        record["crossovers"] = report.crossovers(record["rows"])
+        result["crossovers"] = report.crossovers(result["rows"])
         with whole_file(out / "inference.json") as temporary:
-            write_json(temporary, record)
+            write_json(temporary, result)
 
     if chosen["verify"]:
-        _verify(chosen, device, record, write)
+        _verify(chosen, device, result, write)
     rates = machine.measure(device, copied=chosen["copied"], size=chosen["size"])
-    record["rates"] = rates._asdict()
+    result["rates"] = rates._asdict()
     print(f"copy {rates.copy / 1e12:.2f} TB/s, product {rates.product / 1e12:.0f} TFLOP/s", flush=True)
     for case in wanted:
+        protocols = _protocols(case, chosen, result["rows"])
+        if not protocols:
+            continue
         started = time.perf_counter()
         if not judged.issuperset(recurrences(case.spec)):
-            record["kernels"] += [f"{case.label} {case.scale}: {line}" for line in approve(case.spec, device, dtype)]
+            result["kernels"] += [f"{case.label} {case.scale}: {line}" for line in approve(case.spec, device, dtype)]
             judged.update(recurrences(case.spec))
-        _measure(case, chosen, device, dtype, rates, record["rows"], write)
+        _measure(case, protocols, device, dtype, rates, result, write)
         print(f"{case.label} {case.scale}: {time.perf_counter() - started:.1f} s", flush=True)
     with whole_file(out / "inference.md") as temporary:
-        temporary.write_text(report.markdown(record["rows"]), encoding="utf-8")
-    for title, head, lines in report.tables(record["rows"]):
+        temporary.write_text(report.markdown(result["rows"]), encoding="utf-8")
+    for title, head, lines in report.tables(result["rows"]):
         console.print(title)
         show_table(table(head, lines))
 
@@ -117,14 +121,14 @@ def _contexts(case: Case, contexts: Any) -> list[int]:
     return list(contexts[case.label if case.label in contexts else case.group])
 
 
-def _verify(chosen: dict[str, Any], device: torch.device, record: dict[str, Any], write: Any) -> None:
-    names = chosen["models"]
+def _verify(chosen: dict[str, Any], device: torch.device, result: dict[str, Any], write: Any) -> None:
+    names, known = chosen["models"], {found["model"] for found in result["agreement"]}
     for case in cases(chosen["verify"]):
-        if names is not None and case.label not in names:
+        if (names is not None and case.label not in names) or (case.label in known and not chosen["again"]):
             continue
         for dtype in (torch.float32, torch.bfloat16):
             found = verify.compare(case, device, dtype)
-            record["agreement"].append(found.as_dict())
+            record.put(result["agreement"], found.as_dict(), ("model", "dtype"))
             write()
             print(
                 f"{found.model} {found.dtype}: {found.equal} of {found.tokens} tokens equal, shortfall "
@@ -136,35 +140,48 @@ def _verify(chosen: dict[str, Any], device: torch.device, record: dict[str, Any]
             _free(device)
 
 
-def _measure(
-    case: Case,
-    chosen: dict[str, Any],
-    device: torch.device,
-    dtype: torch.dtype,
-    rates: machine.Rates,
-    rows: list[dict[str, Any]],
-    write: Any,
-) -> None:
-    model = make(case.spec, device, dtype)
-    contexts = _contexts(case, chosen["contexts"])
-    settle(model, torch.randint(case.spec["vocab_size"], (1, min(chosen["chunk"], *contexts)), device=device))
-    amor = case.spec["kind"] == "amor"
-    warmed: set[int] = set()
+def _protocols(case: Case, chosen: dict[str, Any], rows: list[dict[str, Any]]) -> list[Protocol]:
+    """What is to be measured of a case: gates, batches, contexts, without what `rows` has."""
+    known = set() if chosen["again"] else {record.identity(row) for row in rows}
+    contexts, amor, wanted = _contexts(case, chosen["contexts"]), case.spec["kind"] == "amor", []
     for gate in chosen["gates"] if amor else ["dial"]:
         dial = (chosen["prefill_rate"], chosen["decode_rate"]) if gate == "dial" else None
         for batch in chosen["batches"]:
             for context in contexts if gate == "dial" else chosen["own_contexts"] or contexts:
-                protocol = Protocol(
-                    context, batch, chosen["chunk"], chosen["warmup"], chosen["runs"], chosen["tokens"], dial
-                )
-                if batch not in warmed:
-                    short = min(2 * chosen["chunk"], max(contexts))
-                    measure(case, model, protocol._replace(context=short, runs=1, tokens=2), rates)
-                    warmed.add(batch)
-                rows.append(measure(case, model, protocol, rates))
-                write()
-                print(_line(rows[-1]), flush=True)
-                _free(device)
+                if (case.group, case.label, gate if amor else None, context, batch) in known:
+                    continue
+                chunk = min(max(1, chosen["chunk"] // batch), context)
+                repeats = (chosen["prefills"], chosen["patience"], chosen["warmup"], chosen["runs"], chosen["tokens"])
+                wanted.append(Protocol(context, batch, chunk, *repeats, dial))
+    return wanted
+
+
+def _measure(
+    case: Case,
+    protocols: list[Protocol],
+    device: torch.device,
+    dtype: torch.dtype,
+    rates: machine.Rates,
+    result: dict[str, Any],
+    write: Any,
+) -> None:
+    model = make(case.spec, device, dtype)
+    length = min(protocol.batch * protocol.chunk for protocol in protocols)
+    settle(model, torch.randint(case.spec["vocab_size"], (1, length), device=device))
+    made = None
+    for protocol in protocols:
+        if made is None or (made.batch, made.chunk) != (protocol.batch, protocol.chunk):
+            made = None
+            _free(device)
+            made, line = prefiller(model, case.mode, protocol.batch, protocol.chunk)
+            result["kernels"].append(f"{case.label} {case.scale}: {line}")
+            short = min(2 * protocol.chunk, protocol.context)
+            measure(case, made, protocol._replace(context=short, prefills=1, runs=1, tokens=2), rates)
+        row = {**measure(case, made, protocol, rates), "commit": result["environment"]["commit"]}
+        record.put(result["rows"], row, record.IDENTITY)
+        write()
+        print(_line(row), flush=True)
+    _free(device)
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -175,5 +192,5 @@ def _line(row: dict[str, Any]) -> str:
 
 def _free(device: torch.device) -> None:
     if device.type == "cuda":
-        gc.collect()  # a decoder's steps refer to it
+        gc.collect()
         torch.cuda.empty_cache()

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from architectures import kernels, resolve
-from architectures.decoding import prefill
+from architectures.decoding import Prefiller, prefill
 from architectures.kernels import canary
-from probes.inference.models import make
+from probes.inference.models import control, make
 
 TOKENS = 192
 """Tokens of the prefill that is judged, in two chunks: one from nothing, one that continues."""
@@ -65,6 +65,33 @@ def approve(spec: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -
                 break
             kernels.withdraw(call.operation, backend)
     return lines
+
+
+@torch.no_grad()
+def prefiller(model: nn.Module, mode: str, batch: int, chunk: int) -> tuple[Prefiller, str]:
+    """A prefill with graphs, if it gives the logits of the one without, in this run; else that one. A line says which.
+
+    Compared after two chunks, and after a rest that goes on from their state; gates are as they are. The kernels are
+    the same, so nothing should differ.
+    """
+    made = Prefiller(model, batch, chunk)
+    what = f"batch {batch}, chunks of {chunk}: {made.replayed} layers replayed"
+    if not made.replayed:
+        return made, what
+    device, whole, length = next(model.parameters()).device, 2 * chunk, 2 * chunk + max(1, chunk // 2)
+    tokens = torch.randint(model.spec["vocab_size"], (batch, length), device=device)  # type: ignore[index, arg-type]
+    given = control(mode, batch, length)
+    states = [model.init_state(batch, length) for _ in range(2)]  # type: ignore[operator]
+    error = 0.0
+    for span in (slice(whole), slice(whole, length)):
+        part = {name: value[:, span] for name, value in given.items()}
+        expected, states[0] = prefill(model, tokens[:, span], states[0], chunk=chunk, control=part)
+        found, states[1] = made(tokens[:, span], states[1], control=part)
+        error = max(error, _error(found, expected.double()))
+    if error <= canary.TOLERANCE[expected.dtype]:
+        return made, f"{what}, logits differ by {error:.1e}: accepted"
+    del made
+    return Prefiller(model, batch, chunk, graph=False), f"{what}, logits differ by {error:.1e}: refused"
 
 
 def _judge(call: canary.Call, backend: str) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""One model at one context length: prefill once, warmed; then decode in three runs of 32 tokens after eight.
+"""One model at one context length: the median of up to three prefills; then three runs of 32 tokens after eight.
 
 The protocol is that of AMOR's Table 11: final-position logits, peak memory over the prefill with weights and caches,
 and the mean time of a token over the runs. Running out of memory is a result.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +19,7 @@ from torch import nn
 
 from architectures import accounting
 from architectures.amor import Amor
-from architectures.decoding import Decoder, prefill
+from architectures.decoding import Decoder, Prefiller
 from probes.inference.bound import decode_traffic, prefill_flops
 from probes.inference.machine import Rates, seconds
 from probes.inference.models import Case, control, dialled
@@ -26,11 +27,16 @@ from probes.inference.published import QUANTITIES, published
 
 
 class Protocol(NamedTuple):
-    """What one measurement does; `rates` are the firing rates in prefill and decoding, None for the gates' own."""
+    """What one measurement does; `rates` are the firing rates in prefill and decoding, None for the gates' own.
+
+    `chunk` counts the tokens of one sequence; no prefill is begun once those before it took `patience` seconds.
+    """
 
     context: int
     batch: int
     chunk: int
+    prefills: int
+    patience: float
     warmup: int
     runs: int
     tokens: int
@@ -52,8 +58,9 @@ def gates(model: nn.Module, protocol: Protocol) -> Iterator[None]:
         yield
 
 
-def measure(case: Case, model: nn.Module, protocol: Protocol, rates: Rates) -> dict[str, Any]:
+def measure(case: Case, prefill: Prefiller, protocol: Protocol, rates: Rates) -> dict[str, Any]:
     """A row of the results; `status` is `ok`, or `out of memory` with what was found until then."""
+    model = prefill.model
     spec = cast(Mapping[str, Any], model.spec)
     row: dict[str, Any] = {
         "scale": case.group,
@@ -68,30 +75,35 @@ def measure(case: Case, model: nn.Module, protocol: Protocol, rates: Rates) -> d
     }
     try:
         with gates(model, protocol):
-            row |= _prefill_and_decode(case, model, spec, protocol)
+            _prefill_and_decode(case, prefill, spec, protocol, row)
     except torch.OutOfMemoryError:
         row["status"] = "out of memory"
     if next(model.parameters()).is_cuda:
-        gc.collect()
+        gc.collect()  # a decoder's steps refer to it
     return {**row, **bounds(spec, case.mode, row, rates)}
 
 
 @torch.no_grad()
-def _prefill_and_decode(case: Case, model: nn.Module, spec: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
-    device = next(model.parameters()).device
+def _prefill_and_decode(
+    case: Case, prefill: Prefiller, spec: Mapping[str, Any], protocol: Protocol, row: dict[str, Any]
+) -> None:
+    """Fills `row` as it goes, so that what was found before memory ran out is kept."""
+    model, device = prefill.model, next(prefill.model.parameters()).device
     prompt = torch.randint(spec["vocab_size"], (protocol.batch, protocol.context), device=device)
     mode = control(case.mode, *prompt.shape)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    state = model.init_state(protocol.batch, protocol.room)  # type: ignore[operator]
     found: list[torch.Tensor] = []
-    row: dict[str, Any] = {
-        "prefill_s": seconds(
-            lambda: found.append(prefill(model, prompt, state, chunk=protocol.chunk, control=mode)[0]), device
-        )
-    }
-    row["prefill_gb"] = torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else None
+    times: list[float] = []
+    state: dict[str, Any] = {}
+    while len(times) < protocol.prefills and sum(times) <= protocol.patience:
+        state = {}  # the last one's memory is free for this one's
+        state = model.init_state(protocol.batch, protocol.room)  # type: ignore[operator]
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        times.append(seconds(lambda: found.append(prefill(prompt, state, control=mode)[0]), device))  # noqa: B023
+    row["prefill_runs_s"], row["prefill_s"] = times, statistics.median(times)
+    row["replayed_layers"] = prefill.replayed
+    peak = torch.cuda.max_memory_allocated(device) + prefill.pool_bytes if device.type == "cuda" else None
+    row["prefill_gb"] = None if peak is None else peak / 1e9
     if spec["kind"] == "amor":
         skips = state["skips"].read()
         row["prefill_rate"] = 1 - skips["queries"] / skips["queries_total"]
@@ -99,7 +111,7 @@ def _prefill_and_decode(case: Case, model: nn.Module, spec: Mapping[str, Any], p
     row["state_bytes"] = decoder.state_bytes
     row["counted_bytes"] = protocol.batch * accounting.state_bytes(spec, protocol.room, decoder.desk.dtype.itemsize)
     row["scratch_bytes"] = decoder.desk.scratch_bytes
-    decoder.generate(found[0].argmax(-1), protocol.warmup)
+    decoder.generate(found[-1].argmax(-1), protocol.warmup)
     decoder.reset_gates()
     row["decode_runs_ms"] = [
         1e3 * seconds(lambda: decoder.generate(decoder.token, protocol.tokens), device) / protocol.tokens
@@ -109,7 +121,6 @@ def _prefill_and_decode(case: Case, model: nn.Module, spec: Mapping[str, Any], p
     if decoder.gates:
         each = decoder.firing_rates(protocol.runs * protocol.tokens)
         row |= {"decode_rates": each, "decode_rate": sum(each) / len(each)}
-    return row
 
 
 def bounds(spec: Mapping[str, Any], mode: str, row: Mapping[str, Any], rates: Rates) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from decoding_models import V, spec_of
 
 from architectures import accounting
+from architectures.decoding import Prefiller
 from architectures.published import published_spec
 from probes.bench import inference
 from probes.inference import bound, report, verify
@@ -69,21 +70,124 @@ def test_every_model_is_measured(tmp_path, capsys) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_running_out_of_memory_is_a_row(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(model, tokens, *args, **kwargs):
+    def full(self, tokens, *args, **kwargs):
         if tokens.shape[1] == 21:
             raise torch.OutOfMemoryError("no room")
-        return whole(model, tokens, *args, **kwargs)
+        return whole(self, tokens, *args, **kwargs)
 
-    from probes.inference import measure
-
-    whole = measure.prefill
-    monkeypatch.setattr(measure, "prefill", full)
+    whole = Prefiller.__call__
+    monkeypatch.setattr(Prefiller, "__call__", full)
     inference.run(tmp_path, **SMALL | {"models": ["Transformer"], "contexts": [13, 21]})
     rows = json.loads((tmp_path / "inference.json").read_text())["rows"]
     assert [row["status"] for row in rows] == ["ok", "out of memory"]
     assert "decode_ms" not in rows[1]
     assert rows[1]["decode_bound_ms"] > 0
     assert "| OOM |" in (tmp_path / "inference.md").read_text()
+
+
+@pytest.mark.usefixtures("small")
+def test_what_was_found_before_memory_ran_out_is_kept(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from probes.inference import measure
+
+    class Full(measure.Decoder):
+        def generate(self, token, count):
+            if self.room == 21 + 12:
+                raise torch.OutOfMemoryError("no room")
+            return super().generate(token, count)
+
+    monkeypatch.setattr(measure, "Decoder", Full)
+    inference.run(tmp_path, **SMALL | {"models": ["Mamba2"], "contexts": [13, 21]})
+    rows = json.loads((tmp_path / "inference.json").read_text())["rows"]
+    assert [row["status"] for row in rows] == ["ok", "out of memory"]
+    assert rows[1]["prefill_s"] > 0
+    assert "decode_ms" not in rows[1]
+
+
+@pytest.mark.usefixtures("small")
+def test_the_median_of_prefills_within_patience(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from probes.inference import measure
+
+    times = iter([5.0, 1.0, 3.0, 1.0, 9.0, 2.0, 4.0] * 9)
+    monkeypatch.setattr(measure, "seconds", lambda work, device, **_: (work(), next(times))[1])
+    quick = SMALL | {"models": ["Mamba2"], "warmup": 0, "runs": 1, "prefills": 3}
+    inference.run(tmp_path, **quick | {"patience": 100})
+    row = json.loads((tmp_path / "inference.json").read_text())["rows"][0]
+    assert len(row["prefill_runs_s"]) == 3
+    assert row["prefill_s"] == sorted(row["prefill_runs_s"])[1]
+    inference.run(tmp_path, **quick | {"patience": 0})
+    row = json.loads((tmp_path / "inference.json").read_text())["rows"][0]
+    assert row["prefill_runs_s"] == [row["prefill_s"]]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_run_goes_on_where_another_stopped(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple] = []
+    whole = inference.measure
+
+    def noted(case, prefill, protocol, rates):
+        seen.append((case.label, protocol.context, protocol.rates is None))
+        return whole(case, prefill, protocol, rates)
+
+    monkeypatch.setattr(inference, "measure", noted)
+    routed = "Amor-Mamba2 + distilled router"
+    first = SMALL | {"models": ["Mamba2", routed], "own_contexts": [13]}
+    inference.run(tmp_path / "a", **first | {"gates": ["dial"]})
+    path = tmp_path / "a" / "inference.json"
+    before = json.loads(path.read_text())
+    seen.clear()
+    more = first | {"contexts": [13, 21], "resume": str(path)}
+    inference.run(tmp_path / "b", **more)
+    assert seen == [  # each model's first is a warm-up
+        ("Mamba2", 16, False),
+        ("Mamba2", 21, False),
+        (routed, 16, False),
+        (routed, 21, False),
+        (routed, 13, True),
+    ]
+    after = json.loads((tmp_path / "b" / "inference.json").read_text())
+    assert after["rows"][: len(before["rows"])] == before["rows"]
+    assert len(after["rows"]) == 5
+    assert [run["dials"]["gates"] for run in after["earlier"]] == [["dial"]]
+    assert all("commit" in row for row in after["rows"])
+    inference.run(tmp_path / "c", **first | {"resume": str(path), "again": True, "models": ["Mamba2"]})
+    again = json.loads((tmp_path / "c" / "inference.json").read_text())["rows"]
+    assert [(row["model"], row["context"]) for row in again] == [("Mamba2", 13), (routed, 13)]
+    assert again[0] != before["rows"][0]
+    assert again[1] == before["rows"][1]
+
+
+@pytest.mark.usefixtures("small")
+def test_records_that_do_not_go_together_are_named(tmp_path) -> None:
+    inference.run(tmp_path, **SMALL | {"models": ["Mamba2"]})
+    path = tmp_path / "inference.json"
+    with pytest.raises(ValueError, match="tokens: 6, but the rows"):
+        inference.run(tmp_path / "b", **SMALL | {"resume": str(path), "tokens": 6})
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"environment": {"device_name": "another"}}))
+    with pytest.raises(ValueError, match="'another'"):
+        inference.run(tmp_path / "b", **SMALL | {"resume": str(path)})
+    path.write_text(json.dumps(record | {"schema": "0"}))
+    with pytest.raises(ValueError, match="schema 0"):
+        inference.run(tmp_path / "b", **SMALL | {"resume": str(path)})
+    with pytest.raises(FileNotFoundError, match="is not there"):
+        inference.run(tmp_path / "b", **SMALL | {"resume": str(tmp_path / "none.json")})
+
+
+@pytest.mark.usefixtures("small")
+def test_graphs_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from probes.inference import kernels
+
+    case = Case("Mamba2", "180M", "180M")
+    model = make(spec_of("Mamba2"), CPU, torch.bfloat16)
+    monkeypatch.setattr(Prefiller, "replayed", property(lambda self: 3 if self.graph else 0))
+    made, line = kernels.prefiller(model, case.mode, 2, 8)
+    assert made.graph
+    assert line.endswith("logits differ by 0.0e+00: accepted")
+    whole = Prefiller._advance
+    monkeypatch.setattr(Prefiller, "_advance", lambda self, *args: whole(self, *args) + (1.0 if self.graph else 0))
+    made, line = kernels.prefiller(model, case.mode, 2, 8)
+    assert not made.graph
+    assert line.endswith("refused")
 
 
 @pytest.mark.usefixtures("small")
