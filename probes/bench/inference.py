@@ -86,7 +86,8 @@ def run(out: Path, **dials: Any) -> None:
             continue
         started = time.perf_counter()
         if not judged.issuperset(recurrences(case.spec)):
-            result["kernels"] += [f"{case.label} {case.scale}: {line}" for line in approve(case.spec, device, dtype)]
+            judgements = approve(case.spec, device, dtype, chunk=chosen["chunk"])
+            result["kernels"] += [f"{case.label} {case.scale}: {line}" for line in judgements]
             judged.update(recurrences(case.spec))
         _measure(case, protocols, device, dtype, rates, result, write)
         print(f"{case.label} {case.scale}: {time.perf_counter() - started:.1f} s", flush=True)

@@ -6,7 +6,7 @@ for this process's forward passes alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,10 +42,11 @@ def recurrences(spec: Mapping[str, Any]) -> set[str]:
 
 
 @torch.no_grad()
-def approve(spec: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -> list[str]:
+def approve(spec: Mapping[str, Any], device: torch.device, dtype: torch.dtype, *, chunk: int = TOKENS) -> list[str]:
     """Judges the kernels that a model of this spec would use, and lets `auto` have the first that agrees.
 
-    One line a judgement, with relative errors in the Frobenius norm against the definition in float64.
+    One line a judgement, with relative errors in the Frobenius norm against the definition in float64. Kernels choose
+    their tiles at their first call and keep them, so that call has the `chunk` tokens of a prefill.
     """
     model = make(one_of_each(spec), device, dtype, kernels="chunked")
     tokens = torch.randint(64, (1, TOKENS), device=device)
@@ -57,7 +58,7 @@ def approve(spec: Mapping[str, Any], device: torch.device, dtype: torch.dtype) -
         if call.operation == canary.ATTENTION:
             continue
         for backend in canary.candidates(call):
-            error, word = _judge(call, backend)
+            error, word = _judge(call, backend, chunk)
             agreed = error <= canary.TOLERANCE[dtype]
             lines.append(f"{call.operation} {backend}: error {error:.1e}{word}: {'accepted' if agreed else 'refused'}")
             if agreed:
@@ -78,7 +79,7 @@ def prefiller(model: nn.Module, mode: str, batch: int, chunk: int) -> tuple[Pref
     what = f"batch {batch}, chunks of {chunk}: {made.replayed} layers replayed"
     if not made.replayed:
         return made, what
-    device, whole, length = next(model.parameters()).device, 2 * chunk, 2 * chunk + max(1, chunk // 2)
+    device, whole, length = next(model.parameters()).device, 2 * chunk, 2 * chunk + max(1, chunk - chunk // 4)
     tokens = torch.randint(model.spec["vocab_size"], (batch, length), device=device)  # type: ignore[index, arg-type]
     given = control(mode, batch, length)
     states = [model.init_state(batch, length) for _ in range(2)]  # type: ignore[operator]
@@ -94,9 +95,11 @@ def prefiller(model: nn.Module, mode: str, batch: int, chunk: int) -> tuple[Pref
     return Prefiller(model, batch, chunk, graph=False), f"{what}, logits differ by {error:.1e}: refused"
 
 
-def _judge(call: canary.Call, backend: str) -> tuple[float, str]:
+def _judge(call: canary.Call, backend: str, chunk: int) -> tuple[float, str]:
     """The larger relative error of the output and the final state; infinite where the kernel raised."""
     try:
+        if kernels.OPERATIONS[call.operation][backend].cuda:
+            kernels.run(call.operation, backend, *lengthened(call.arguments, chunk))
         found = kernels.run(call.operation, backend, *call.arguments)
         if call.arguments[0] is not None and call.arguments[0].is_cuda:
             torch.cuda.synchronize()
@@ -105,6 +108,17 @@ def _judge(call: canary.Call, backend: str) -> tuple[float, str]:
     wide = [None if x is None else x.double() for x in call.arguments]
     expected = kernels.load(call.operation, "plain")(*wide)
     return max(_error(one, other) for one, other in zip(found, expected) if other is not None), ""
+
+
+def lengthened(arguments: Sequence[Tensor | None], tokens: int) -> list[Tensor | None]:
+    """The arguments of an operation with what has a time repeated until it has `tokens` of them or a few more."""
+    first = arguments[0]
+    assert first is not None
+    times = -(-tokens // first.shape[1])
+    return [
+        x.repeat(1, times, *(1 for _ in x.shape[2:])) if x is not None and x.shape[:2] == first.shape[:2] else x
+        for x in arguments
+    ]
 
 
 def _error(found: Tensor | None, expected: Tensor) -> float:

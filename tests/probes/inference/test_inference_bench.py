@@ -312,6 +312,35 @@ def test_every_layer_kind_keeps_its_widths_in_the_judged_model() -> None:
     assert make(spec_of("Mamba2"), CPU, torch.float32).spec["vocab_size"] == V
 
 
+@pytest.mark.parametrize("name", ["Mamba2", "Gated DeltaNet", "Oryx-TM", "Oryx-TG"])
+@torch.no_grad()
+def test_kernels_are_first_called_with_a_whole_chunk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from architectures import kernels
+    from probes.inference.kernels import approve, lengthened
+
+    seen: dict[str, list[tuple[int, torch.Tensor]]] = {}
+    whole = kernels.run
+
+    def noted(operation, backend, *args):
+        found = whole(operation, backend, *args)
+        if args[0].dtype == torch.bfloat16 and args[0].shape[1] not in (1,):
+            seen.setdefault(operation, []).append((args[0].shape[1], args))
+        return found
+
+    approve(spec_of(name), CPU, torch.bfloat16, chunk=1000)  # the judgement itself is unchanged on a CPU
+    monkeypatch.setattr(kernels, "run", noted)
+    approve(spec_of(name), CPU, torch.bfloat16)
+    assert seen
+    for operation, calls in seen.items():
+        length, arguments = calls[0]
+        longer = lengthened(arguments, 1000)
+        assert longer[0].shape[1] >= 1000 > longer[0].shape[1] - length
+        output, _ = whole(operation, "chunked", *longer)
+        assert output.shape[1] == longer[0].shape[1]
+        expected, _ = whole(operation, "chunked", *arguments)
+        torch.testing.assert_close(output[:, :length], expected, rtol=2e-2, atol=2e-2)
+
+
 def test_the_document_shows_the_record() -> None:
     docs = Path(__file__).resolve().parents[3] / "docs"
     record = json.loads((docs / "recorded" / "inference_h200.json").read_text())
