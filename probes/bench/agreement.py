@@ -95,9 +95,8 @@ def run(out: Path, **dials: Any) -> None:
 
 def _jobs(dials: dict[str, Any], seeds: range, names: list[str]) -> list[Job]:
     task = create(dials["task"], dials["settings"])
-    evaluate = Evaluation(
-        validation_sequences=dials["sequences"], test_sequences=dials["sequences"], readout_positions=0
-    )
+    count = {"validation_sequences": dials["sequences"], "test_sequences": dials["sequences"]}
+    evaluate = Evaluation(**{**count, "readout_positions": 0})
     jobs = []
     for name in names:
         given = dials["architectures"][name]
