@@ -35,14 +35,15 @@ class RMSNorm(nn.Module):
 
 
 class ShortConvolution(nn.Module):
-    """Causal depthwise convolution: `y_t = sum_i w_i x_{t-K+1+i} (+ bias)`, `(B, T, C)` to `(B, T, C)`.
+    """Causal depthwise convolution: `y_t = sum_i w_i x_{t-K+1+i} (+ bias)`, `(B, T, C)` to `(B, T, C)`; with `silu`,
+    SiLU of it, as one operation.
 
     Its state is the last K inputs, `(B, K, C)`. Initialised as `torch.nn.Conv1d`, as in Mamba.
     """
 
-    def __init__(self, channels: int, width: int, *, bias: bool) -> None:
+    def __init__(self, channels: int, width: int, *, bias: bool, silu: bool = False) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.operation = width, "short_conv_silu" if silu else "short_conv"
         bound = width**-0.5
         self.weight = nn.Parameter(torch.empty(channels, 1, width).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if bias else None
@@ -53,7 +54,7 @@ class ShortConvolution(nn.Module):
 
     def forward(self, x: Tensor, state: Tensor | None, run: Callable[..., Any]) -> tuple[Tensor, Tensor | None]:
         """`x (B, T, C)` after the inputs in `state`, and the state after `x`; `run` is the mixer's."""
-        y, after = run("short_conv", x, self.weight, self.bias, state)
+        y, after = run(self.operation, x, self.weight, self.bias, state)
         return y, None if state is None else after.to(state.dtype)
 
 

@@ -67,7 +67,8 @@ class OryxMixer(Mixer):
         self.kv = nn.Linear(width, 2 * width, bias=False)
         self.attention_query = nn.Linear(width, width, bias=False)
         self.linear_query = nn.Linear(width, width, bias=False) if spec["queries"] == "own" else None
-        self.conv = ShortConvolution(2 * width, spec["conv"], bias=False) if spec["conv"] else None
+        silu = self.activation == "silu"
+        self.conv = ShortConvolution(2 * width, spec["conv"], bias=False, silu=silu) if spec["conv"] else None
         self.recurrence = build_recurrence(spec)
         self.gate = nn.Linear(width, width, bias=False) if spec["gate"] != "none" else None
         self.norm = RMSNorm(width if self.full_norm else self.head_dim, spec["norm_eps"])
@@ -108,7 +109,7 @@ class OryxMixer(Mixer):
         kv = self.kv(x)
         if self.conv is not None:
             kv, conv = self.conv(kv, conv, self.run)
-        if self.activation == "silu":
+        elif self.activation == "silu":
             kv = F.silu(kv)
         k, v = kv.unflatten(-1, (2 * self.heads, self.head_dim)).chunk(2, dim=2)
         return k, v, conv

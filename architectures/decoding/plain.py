@@ -132,7 +132,7 @@ def convolve(
         for lag in range(width)
     )
     assert isinstance(y, Tensor)
-    y = (y if bias is None else y + full(bias)).to(out.dtype)
+    y = y if bias is None else y + full(bias)
     out.copy_(F.silu(y) if silu else y)
 
 

@@ -286,10 +286,9 @@ def convolve(
         y += past * tl.load(weight + c * WIDTH + WIDTH - 1 - lag, mask=inside, other=0).to(tl.float32)
     if BIAS:
         y += tl.load(bias + c, mask=inside, other=0).to(tl.float32)
-    y = y.to(out.dtype.element_ty)
     if SILU:
-        y = _silu(y.to(tl.float32)).to(out.dtype.element_ty)
-    tl.store(out + row * out_row + c, y, mask=inside)
+        y = _silu(y)
+    tl.store(out + row * out_row + c, y.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit

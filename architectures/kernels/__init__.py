@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,15 +35,16 @@ class Backend:
     half_only: bool = False
 
 
-def _torch(module: str) -> dict[str, Backend]:
+def _torch(module: str, form: str = "") -> dict[str, Backend]:
     home = f"architectures.kernels.{module}"
-    return {"chunked": Backend(f"{home}:chunked"), "plain": Backend(f"{home}:plain")}
+    return {"chunked": Backend(f"{home}:chunked{form}"), "plain": Backend(f"{home}:plain{form}")}
 
 
 _GPU = "architectures.kernels.gpu"
 OPERATIONS: dict[str, dict[str, Backend]] = {
     "scan": _torch("scan"),
     "short_conv": {"fla": Backend(f"{_GPU}:short_conv", "fla", cuda=True), **_torch("conv")},
+    "short_conv_silu": {"fla": Backend(f"{_GPU}:short_conv_silu", "fla", cuda=True), **_torch("conv", "_silu")},
     "ssd": {"mamba_ssm": Backend(f"{_GPU}:ssd", "mamba_ssm", cuda=True), **_torch("ssd")},
     "gated_delta": {"fla": Backend(f"{_GPU}:gated_delta", "fla", cuda=True, half_only=True), **_torch("delta")},
     "delta": {"fla": Backend(f"{_GPU}:delta", "fla", cuda=True, half_only=True), **_torch("delta")},
@@ -52,8 +53,9 @@ OPERATIONS: dict[str, dict[str, Backend]] = {
 }
 
 HALF = (torch.bfloat16, torch.float16)
-FUSIBLE = ("short_conv",)
-"""Operations whose definition torch.compile makes one kernel of, together with what stands around it."""
+COMPILED: dict[str, tuple[str, ...]] = {"short_conv": ("fla", "plain"), "short_conv_silu": ("fla", "plain")}
+"""Backends in `auto`'s order under torch.compile on a GPU, where it is another than the table's: of these operations
+the compiler makes kernels of the definition that are faster than torch's own. `("plain",)` leaves them to it."""
 
 _approved: set[tuple[str, str]] = set()
 
@@ -105,9 +107,11 @@ def choose(operation: str, kernels: Kernels, device: str, dtype: torch.dtype = t
         if backend.half_only and dtype not in HALF:
             raise SpecError(f"kernels.{operation}: {told!r} runs in half precision, not {dtype}; nearest: 'chunked'")
         return told
-    if device == "cuda" and operation in FUSIBLE and torch.compiler.is_compiling():
-        return "plain"
-    for name, backend in backends.items():
+    names: Iterable[str] = backends
+    if device == "cuda" and operation in COMPILED and torch.compiler.is_compiling():
+        names = COMPILED[operation]
+    for name in names:
+        backend = backends[name]
         if not backend.cuda:
             return name
         if device == "cuda" and (operation, name) in _approved and (dtype in HALF or not backend.half_only):

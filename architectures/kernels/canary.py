@@ -1,8 +1,8 @@
 """The canary: a kernel's outputs and gradients against the definition in float64, on this machine and these inputs.
 
-`record` runs a model once and keeps the arguments of every operation that has kernels, and of every call of
-`scaled_dot_product_attention`; `judge` runs a kernel on such arguments, forward and backward, and compares with the
-definition on the same numbers in float64:
+`record` runs a model once and keeps the arguments of every operation that has kernels, strides included, and of every
+call of `scaled_dot_product_attention`; `judge` runs a kernel on such arguments, forward and backward, and compares
+with the definition on the same numbers in float64:
 
     error(x) = |x - x_ref| / |x_ref|    (Frobenius norms), for the output and the gradient of every argument
 
@@ -110,7 +110,7 @@ def record() -> Iterator[dict[tuple[Any, ...], Call]]:
     calls: dict[tuple[Any, ...], Call] = {}
 
     def hear(operation: str, arguments: Sequence[Tensor | None]) -> None:
-        detached = tuple(None if x is None else x.detach().clone() for x in arguments)
+        detached = tuple(None if x is None else _copy(x) for x in arguments)
         call = Call(operation, detached)
         calls.setdefault(call.signature, call)
 
@@ -143,10 +143,21 @@ def _batched(call: Call, x: Tensor | None) -> bool:
     return x.shape[:2] == first.shape[:2]
 
 
+def _copy(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """`x` detached, with its strides: a kernel that reads them is judged on a slice where it gets a slice.
+
+    Where elements of `x` share memory, in some layout.
+    """
+    reach = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and stride < reach:
+            return x.detach().clone().to(dtype or x.dtype)
+        reach += stride * (size - 1)
+    return torch.empty_strided(x.shape, x.stride(), dtype=dtype or x.dtype, device=x.device).copy_(x.detach())
+
+
 def _leaf(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
-    if x is None or not x.is_floating_point():
-        return x
-    return x.detach().clone().to(dtype or x.dtype).requires_grad_()
+    return x if x is None or not x.is_floating_point() else _copy(x, dtype).requires_grad_()
 
 
 def _gradients(

@@ -1,4 +1,4 @@
-"""The short causal depthwise convolution, `y_t = sum_i w_i x_{t-K+1+i} (+ bias)`.
+"""The short causal depthwise convolution, `y_t = sum_i w_i x_{t-K+1+i} (+ bias)`, alone or with SiLU of it.
 
 Shapes: `x (B, T, C)`, `weight (C, 1, K)`, `bias (C,)` or None, `state (B, K, C)` the last K inputs before x or None.
 Returned: `y (B, T, C)`, and the last K inputs, None without a state.
@@ -32,3 +32,19 @@ def chunked(
     padded, state = _with_past(x, weight.shape[-1], state)
     y = F.conv1d(padded.transpose(1, 2), weight, bias, groups=weight.shape[0])
     return y.transpose(1, 2), state
+
+
+def plain_silu(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """SiLU of `plain`."""
+    y, state = plain(x, weight, bias, state)
+    return F.silu(y), state
+
+
+def chunked_silu(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """SiLU of `chunked`."""
+    y, state = chunked(x, weight, bias, state)
+    return F.silu(y), state

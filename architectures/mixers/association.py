@@ -42,7 +42,7 @@ class Association(Mixer):
         self.beta_scale = 2.0 if negative_eigenvalues else 1.0
         self.mixed = 2 * self.key_width + self.value_width
         self.project = AlignedLinear(d_model, self.mixed + heads + extra)
-        self.conv = ShortConvolution(self.mixed, conv, bias=False) if conv else None
+        self.conv = ShortConvolution(self.mixed, conv, bias=False, silu=True) if conv else None
         self.norm = RMSNorm(self.value_dim, norm_eps)
         self.out = nn.Linear(self.value_width, d_model, bias=False)
 
@@ -57,9 +57,11 @@ class Association(Mixer):
         Lengths are regularised as in the reference code, x / sqrt(|x|^2 + 1e-6).
         """
         conv_state = None if state is None else state.get("conv")
-        if self.conv is not None:
+        if self.conv is None:
+            mixed = F.silu(mixed)
+        else:
             mixed, conv_state = self.conv(mixed, conv_state, self.run)
-        keys, v = F.silu(mixed).split([2 * self.key_width, self.value_width], dim=-1)
+        keys, v = mixed.split([2 * self.key_width, self.value_width], dim=-1)
         keys = full(keys.unflatten(-1, (2 * self.heads, self.head_dim)))
         keys = keys * torch.rsqrt(keys.square().sum(-1, keepdim=True) + 1e-6)
         q, k = keys.to(v.dtype).chunk(2, dim=2)

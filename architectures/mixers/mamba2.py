@@ -45,7 +45,7 @@ class Mamba2(Mixer):
         self.heads = self.inner // head_dim
         mixed = self.inner + 2 * d_state
         self.project = AlignedLinear(d_model, self.inner + mixed + self.heads)
-        self.conv = ShortConvolution(mixed, conv, bias=True) if conv else None
+        self.conv = ShortConvolution(mixed, conv, bias=True, silu=True) if conv else None
         self.A_log = nn.Parameter(torch.empty(self.heads).uniform_(1, 16).log())
         self.dt_bias = nn.Parameter(inverse_softplus_steps(self.heads))
         self.D = nn.Parameter(torch.ones(self.heads))
@@ -65,9 +65,11 @@ class Mamba2(Mixer):
         """As `mix`; between the two also the recurrence's input `(B, T, I)`, for a layer that shares it."""
         z, mixed, dt = self.project(x).split([self.inner, self.inner + 2 * self.d_state, self.heads], dim=-1)
         conv_state = None if state is None else state.get("conv")
-        if self.conv is not None:
+        if self.conv is None:
+            mixed = F.silu(mixed)
+        else:
             mixed, conv_state = self.conv(mixed, conv_state, self.run)
-        shown, b, c = F.silu(mixed).split([self.inner, self.d_state, self.d_state], dim=-1)
+        shown, b, c = mixed.split([self.inner, self.d_state, self.d_state], dim=-1)
         u = shown.unflatten(-1, (self.heads, self.head_dim))
         dt = F.softplus(full(dt) + full(self.dt_bias))
         y, last = self.run("ssd", u, dt, -full(self.A_log).exp(), b, c, None if state is None else state["ssm"])

@@ -69,6 +69,7 @@ LAYERS = {
     "delta": "[delta]*2",
     "kda": "[kda]*2",
     "gla": "[gla]*2",
+    "rglru": "[rglru]*2",
 }
 """Two-layer models by name; a benchmark may also be given a layer pattern."""
 

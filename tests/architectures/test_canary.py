@@ -34,7 +34,7 @@ def recorded(dtype, length):
 def test_the_forms_in_torch_are_accepted(dtype, length):
     torch.manual_seed(0)
     calls = recorded(dtype, length)
-    assert {call.operation for call in calls} == {"gated_delta", "ssd", "short_conv", "attention", "scan"}
+    assert {call.operation for call in calls} == {"gated_delta", "ssd", "short_conv_silu", "attention", "scan"}
     verdicts = canary.approve(calls)
     assert all(verdict.accepted for verdict in verdicts), [verdict.line() for verdict in verdicts]
     assert all(verdict.output_error < 1e-2 and verdict.gradient_error < 1e-2 for verdict in verdicts)
@@ -98,3 +98,25 @@ def test_attention_is_compared_with_its_definition():
     torch.testing.assert_close(canary.attention(q, k, v, is_causal=True), expected)
     mask = torch.ones(9, 9, dtype=torch.bool).tril()
     torch.testing.assert_close(canary.attention(q, k, v, mask), expected)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[..., 2:5],
+        lambda x: x.transpose(1, 2),
+        lambda x: x[:1],
+        lambda x: x[:, :1].expand(-1, 9, -1),
+        lambda x: x.unfold(1, 4, 1),
+        lambda x: x[:0],
+        lambda x: x[0, 0, 0],
+    ],
+)
+def test_copies_keep_values_and_the_layout_that_can_be_kept(view):
+    x = view(torch.arange(3 * 7 * 6.0).reshape(3, 7, 6))
+    copy = canary._copy(x)
+    assert torch.equal(copy, x)
+    assert copy.untyped_storage().data_ptr() != x.untyped_storage().data_ptr() or not x.numel()
+    shared = x.ndim and (0 in x.stride() or x.ndim == 4)
+    assert shared or copy.stride() == x.stride()
+    assert canary._copy(x, torch.float64).dtype == torch.float64

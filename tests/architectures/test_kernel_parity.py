@@ -12,6 +12,7 @@ from architectures import SpecError, kernels
 
 LENGTHS = (1, 2, 63, 64, 65, 100, 257)
 B, H, K, V = 2, 3, 8, 5
+CONVOLUTIONS = ("short_conv", "short_conv_silu")
 
 
 def _leaf(*shape, dtype, generator):
@@ -45,7 +46,7 @@ def inputs(operation, length, dtype, *, strength="mixed", beta=None, start=True,
         leaves = [leaf(B, length, H, V), leaf(B, length, H), leaf(H), leaf(B, length, K), leaf(B, length, K)]
         leaves += [leaf(B, H, V, K)] * start
         return leaves, lambda x, dt, a, b, c, *s: (x, F.softplus(dt), _decay(a, strength), b, c, *s)
-    if operation == "short_conv":
+    if operation in CONVOLUTIONS:
         leaves = [leaf(B, length, K), leaf(K, 1, 4), leaf(K)] + [leaf(B, 4, K)] * start
         return leaves, lambda x, w, b, *s: (x, w, b, *s)
     if operation == "gla":
@@ -131,7 +132,7 @@ def test_with_beta_at_its_ends(operation, beta):
         compare(operation, length, torch.float32, beta=beta, strength=strength)
 
 
-@pytest.mark.parametrize("operation", [name for name in kernels.OPERATIONS if name not in ("scan", "short_conv")])
+@pytest.mark.parametrize("operation", [name for name in kernels.OPERATIONS if name not in ("scan", *CONVOLUTIONS)])
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 2, 3, 17), (3, 1, 33, 2)])
 def test_any_head_size(operation, sizes, monkeypatch):
     for size, value in zip("BHKV", sizes, strict=True):
@@ -150,7 +151,7 @@ def test_repeated_keys_do_not_ruin_the_inverse():
 
 
 def test_a_sequence_can_be_cut_anywhere():
-    for operation in set(kernels.OPERATIONS) - {"short_conv"}:
+    for operation in set(kernels.OPERATIONS) - set(CONVOLUTIONS):
         leaves, arguments = inputs(operation, 90, torch.float64, start=False)
         args = [x if x is None else x.detach() for x in arguments(*leaves)]
         whole, last = kernels.load(operation, "chunked")(*args)
@@ -199,7 +200,7 @@ def test_every_gpu_backend_has_the_definitions_arguments():
             taken = list(inspect.signature(kernels.load(operation, name)).parameters)
             assert taken[: len(plain)] == plain, (operation, name)
             found += backend.cuda
-    assert found == 6
+    assert found == 7
 
 
 def test_half_precision_backends_are_not_taken_for_float32(monkeypatch):
@@ -212,3 +213,42 @@ def test_half_precision_backends_are_not_taken_for_float32(monkeypatch):
             kernels.choose("gated_delta", "fla", "cuda", torch.float32)
     finally:
         kernels.withdraw("gated_delta", "fla")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("layers", ["gdn", "mamba2", "rglru"])
+@pytest.mark.parametrize("length", [63, 256])
+def test_kernels_on_a_gpu_pass_the_canary_and_compile(layers, length):
+    """The fastest of each operation is accepted; with these, compiled and eager losses and gradients agree."""
+    from architectures import build
+    from architectures.kernels import canary
+
+    torch.manual_seed(0)
+    model = build({"layers": f"[{layers}]*2", "d_model": 64, "vocab_size": 16}).cuda()
+    tokens = torch.randint(16, (4, length), device="cuda")
+
+    def loss(tokens):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return model(tokens).logits.float().square().mean()
+
+    def step(function):
+        model.zero_grad()
+        value = function(tokens)
+        value.backward()
+        return [value.detach(), *(p.grad.clone() for p in model.parameters())]
+
+    canary.forget()
+    try:
+        with canary.record() as calls, torch.no_grad():
+            loss(tokens)
+        verdicts = canary.approve(calls.values())
+        assert all(verdict.accepted for verdict in verdicts), [verdict.line() for verdict in verdicts]
+        (convolution,) = (v for v in verdicts if v.operation.startswith("short_conv"))
+        assert convolution.backend == "fla"
+        eager, compiled = step(loss), step(torch.compile(loss, dynamic=False))
+        assert model.kernels_used[convolution.operation] == "fla"
+        for one, other in zip(compiled, eager, strict=True):
+            assert (one - other).norm() <= 4e-2 * (other.norm() + 1e-6)  # both round in bf16
+    finally:
+        canary.forget()
