@@ -75,8 +75,12 @@ def prefiller(model: nn.Module, mode: str, batch: int, chunk: int) -> tuple[Pref
     Compared after two chunks, and after a rest that goes on from their state; gates are as they are. The kernels are
     the same, so nothing should differ.
     """
-    made = Prefiller(model, batch, chunk)
-    what = f"batch {batch}, chunks of {chunk}: {made.replayed} layers replayed"
+    what = f"batch {batch}, chunks of {chunk}"
+    try:
+        made = Prefiller(model, batch, chunk)
+    except Exception as error:  # what a kernel does that a graph cannot hold shows in any way
+        return Prefiller(model, batch, chunk, graph=False), f"{what}: no graph ({_word(error)})"
+    what = f"{what}: {made.replayed} layers replayed"
     if not made.replayed:
         return made, what
     device, whole, length = next(model.parameters()).device, 2 * chunk, 2 * chunk + max(1, chunk - chunk // 4)
@@ -104,10 +108,14 @@ def _judge(call: canary.Call, backend: str, chunk: int) -> tuple[float, str]:
         if call.arguments[0] is not None and call.arguments[0].is_cuda:
             torch.cuda.synchronize()
     except Exception as error:  # a kernel may fail in any way; it is then not used, and the line says why
-        return float("inf"), f" ({type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]})"
+        return float("inf"), f" ({_word(error)})"
     wide = [None if x is None else x.double() for x in call.arguments]
     expected = kernels.load(call.operation, "plain")(*wide)
     return max(_error(one, other) for one, other in zip(found, expected) if other is not None), ""
+
+
+def _word(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]}"
 
 
 def lengthened(arguments: Sequence[Tensor | None], tokens: int) -> list[Tensor | None]:

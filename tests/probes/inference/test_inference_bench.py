@@ -189,6 +189,17 @@ def test_graphs_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     assert not made.graph
     assert line.endswith("refused")
 
+    def unable(self, model, batch, chunk, *, graph=None):
+        if graph is None:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        made_as_ever(self, model, batch, chunk, graph=graph)
+
+    made_as_ever = Prefiller.__init__
+    monkeypatch.setattr(Prefiller, "__init__", unable)
+    made, line = kernels.prefiller(model, case.mode, 2, 8)
+    assert not made.graph
+    assert line.endswith("no graph (RuntimeError: operation not permitted when stream is capturing)")
+
 
 @pytest.mark.usefixtures("small")
 def test_several_sequences(tmp_path) -> None:
