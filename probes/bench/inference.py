@@ -92,7 +92,8 @@ def run(out: Path, **dials: Any) -> None:
         _measure(case, protocols, device, dtype, rates, result, write)
         print(f"{case.label} {case.scale}: {time.perf_counter() - started:.1f} s", flush=True)
     with whole_file(out / "inference.md") as temporary:
-        temporary.write_text(report.markdown(result["rows"]), encoding="utf-8")
+        text = f"{report.markdown(result['rows'])}\n{report.crossing(result['rows'])}"
+        temporary.write_text(text, encoding="utf-8")
     for title, head, lines in report.tables(result["rows"]):
         console.print(title)
         show_table(table(head, lines))

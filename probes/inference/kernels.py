@@ -78,8 +78,8 @@ def prefiller(model: nn.Module, mode: str, batch: int, chunk: int) -> tuple[Pref
     what = f"batch {batch}, chunks of {chunk}"
     try:
         made = Prefiller(model, batch, chunk)
-    except Exception as error:  # what a kernel does that a graph cannot hold shows in any way
-        return Prefiller(model, batch, chunk, graph=False), f"{what}: no graph ({_word(error)})"
+    except Exception as reason:  # what a kernel does that a graph cannot hold shows in any way
+        return Prefiller(model, batch, chunk, graph=False), f"{what}: no graph ({_word(reason)})"
     what = f"{what}: {made.replayed} layers replayed"
     if not made.replayed:
         return made, what

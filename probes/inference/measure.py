@@ -71,7 +71,10 @@ def measure(case: Case, prefill: Prefiller, protocol: Protocol, rates: Rates) ->
         "chunk": protocol.chunk,
         "parameters": accounting.parameters(spec),
         "status": "ok",
-        "published": {q: published(case.name, case.scale, protocol.context, q) for q in QUANTITIES},
+        "published": {
+            q: published(case.name, case.scale, protocol.context, q) if protocol.batch == 1 else None
+            for q in QUANTITIES
+        },
     }
     try:
         with gates(model, protocol):

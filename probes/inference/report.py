@@ -58,13 +58,46 @@ def tables(rows: Sequence[Row]) -> list[tuple[str, list[str], list[list[str]]]]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """All tables as Markdown."""
+    """The tables of each scale for one sequence, the scales after the first folded away; then several sequences.
+
+    A cell of these has prefill, peak memory, a step, and in brackets tokens a second.
+    """
+    single = [row for row in rows if row["batch"] == 1]
     parts = []
-    for title, head, lines in tables(rows):
-        block = [f"**{title}**", "", "| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-        block += ["| " + " | ".join(line) + " |" for line in lines]
-        parts.append("\n".join(block))
+    for number, scale in enumerate(dict.fromkeys(row["scale"] for row in single)):
+        blocks = [_markdown(*made) for made in tables([row for row in single if row["scale"] == scale])]
+        if number:
+            blocks = [f"<details>\n<summary>The same at {scale}</summary>", *blocks, "</details>"]
+        parts += blocks
+    several = [row for row in rows if row["batch"] > 1]
+    for scale in dict.fromkeys(row["scale"] for row in several):
+        parts.append(_markdown(*batches([row for row in several if row["scale"] == scale])))
     return "\n\n".join(parts) + "\n"
+
+
+def batches(rows: Sequence[Row]) -> tuple[str, list[str], list[list[str]]]:
+    """Title, head and lines of the table of several sequences at one scale."""
+    contexts = sorted({row["context"] for row in rows})
+    at = {(label(row), row["batch"], row["context"]): row for row in rows}
+    lines = []
+    for name in dict.fromkeys(label(row) for row in rows):
+        for batch in sorted({row["batch"] for row in rows if label(row) == name}):
+            cells = [_together(at.get((name, batch, context))) for context in contexts]
+            lines.append([name, str(batch), *cells])
+    title = f"Several sequences, {rows[0]['scale']}: prefill (s) / peak memory (GB) / decoding (ms a step)"
+    return title, ["model", "batch", *map(short, contexts)], lines
+
+
+def _together(row: Row | None) -> str:
+    if row is None:
+        return ""
+    speed = f" ({1e3 * row['batch'] / row['decode_ms']:.0f}/s)" if row.get("decode_ms") else ""
+    return " / ".join(cell(row, quantity) for quantity in TITLES) + speed
+
+
+def _markdown(title: str, head: list[str], lines: list[list[str]]) -> str:
+    table = [f"**{title}**", "", "| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return "\n".join(table + ["| " + " | ".join(line) + " |" for line in lines])
 
 
 def crossovers(rows: Sequence[Row], quantity: str = "decode_ms") -> list[dict[str, Any]]:
@@ -100,3 +133,26 @@ def crossovers(rows: Sequence[Row], quantity: str = "decode_ms") -> list[dict[st
                 }
             )
     return found
+
+
+def crossing(rows: Sequence[Row]) -> str:
+    """The crossovers of one sequence's decoding at the rates of the dial as a Markdown table, a column a scale."""
+    found = [one for one in crossovers(rows) if one["batch"] == 1 and not one["model"].endswith(", own gate")]
+    scales = list(dict.fromkeys(one["scale"] for one in found))
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for one in found:
+        lines.setdefault((one["model"], one["rival"]), {})[one["scale"]] = _crossed(one)
+    head = ["AMOR", "against", *scales]
+    table = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for names, said in lines.items():
+        table.append("| " + " | ".join([*names, *(said.get(scale, "") for scale in scales)]) + " |")
+    return "\n".join(table) + "\n"
+
+
+def _crossed(one: Mapping[str, Any]) -> str:
+    slower, faster = one["last_slower"], one["first_faster"]
+    if slower is None:
+        return "faster at all contexts measured"
+    if faster is None:
+        return "slower at all contexts measured"
+    return f"between {short(slower)} and {short(faster)}"

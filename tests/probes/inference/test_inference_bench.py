@@ -173,6 +173,19 @@ def test_records_that_do_not_go_together_are_named(tmp_path) -> None:
         inference.run(tmp_path / "b", **SMALL | {"resume": str(tmp_path / "none.json")})
 
 
+def test_scales_after_the_first_are_folded_away() -> None:
+    known = json.loads((Path(__file__).resolve().parents[3] / "docs/recorded/inference_h200.json").read_text())["rows"]
+    rows = [{**row, "scale": scale} for scale in ("1.5B", "440M") for row in known if row["scale"] == "1.5B"]
+    rows.append({**rows[0], "batch": 4, "status": "out of memory", "decode_ms": None})
+    text = report.markdown(rows)
+    first, _, rest = text.partition("<details>\n<summary>The same at 440M</summary>")
+    assert first.count("**Prefill latency (s), 1.5B, batch 1**") == 1
+    assert "440M" not in first
+    folded, _, several = rest.partition("</details>")
+    assert "**Decode latency (ms/token), 440M, batch 1**" in folded
+    assert "/ OOM |" in several
+
+
 @pytest.mark.usefixtures("small")
 def test_graphs_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     from probes.inference import kernels
@@ -207,7 +220,13 @@ def test_several_sequences(tmp_path) -> None:
     inference.run(
         tmp_path, **SMALL | {"batches": [3], "gates": ["dial"], "models": ["Amor-Mamba2"], "contexts": contexts}
     )
-    for row in json.loads((tmp_path / "inference.json").read_text())["rows"]:
+    rows = json.loads((tmp_path / "inference.json").read_text())["rows"]
+    text = (tmp_path / "inference.md").read_text()
+    assert "**Several sequences, 180M" in text
+    assert "| model | batch | 15 | 21 |" in text
+    assert f"({3000 / rows[0]['decode_ms']:.0f}/s) |" in text
+    assert rows[0]["chunk"] == 8 // 3
+    for row in rows:
         assert row["batch"] == 3
         assert row["state_bytes"] == 3 * accounting.state_bytes(spec_of("Amor-Mamba2"), row["context"] + 12, 2)
         assert abs(row["decode_rate"] - 0.22) <= 1 / 10
@@ -357,6 +376,7 @@ def test_the_document_shows_the_record() -> None:
     record = json.loads((docs / "recorded" / "inference_h200.json").read_text())
     text = (docs / "inference.md").read_text()
     assert report.markdown(record["rows"]) in text
+    assert report.crossing(record["rows"]) in text
     assert record["crossovers"] == report.crossovers(record["rows"])
     assert all(row["state_bytes"] == row["counted_bytes"] for row in record["rows"])
     assert all(found["agrees"] for found in record["agreement"])
