@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .context import Context
-from .kernels import Kernels, full
+from .kernels import Kernels, finish, full
 from .layers import RMSNorm, ShortConvolution, rotary, rotate
 from .mixers.attention import attend, empty_cache, extend_cache
 from .mixers.base import Mixer, State
@@ -121,6 +121,10 @@ class OryxMixer(Mixer):
 
     def write(self, o: Tensor, x: Tensor) -> Tensor:
         """Gate, norm and output projection of `o (B, T, H, d)`, the same for both mixers: `(B, T, D)`."""
+        forms = {("before_norm", True): True, ("after_norm", False): False}
+        if self.gate is not None and (self.gating, self.full_norm) in forms and finish.usable(o):
+            z, before = self.gate(x).unflatten(-1, (self.heads, self.head_dim)), forms[self.gating, self.full_norm]
+            return self.out(finish.fused(o, z, self.norm.weight, self.norm.eps, before=before))
         gate = None if self.gate is None else F.silu(full(self.gate(x)))
         y = full(o).flatten(2)
         if gate is not None and self.gating == "before_norm":

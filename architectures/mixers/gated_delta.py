@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..context import Context
-from ..kernels import full
+from ..kernels import finish, full
 from .association import Association
 from .base import State
 from .mamba2 import inverse_softplus_steps
@@ -59,5 +59,9 @@ class GatedDeltaNet(Association):
         memory = None if state is None else state["memory"]
         o, memory = self.run("gated_delta", q, k, v, self.write_strength(b), decay, memory)
         self.publish(context, o.flatten(2).to(x.dtype))
-        o = self.norm(full(o)) * F.silu(self.by_head(gate))
-        return self.out(o.flatten(2).to(x.dtype)), self.next_state(state, memory, conv_state)
+        if finish.usable(o):
+            by_head = gate.unflatten(-1, (self.heads, self.value_dim))
+            o = finish.fused(o, by_head, self.norm.weight, self.norm.eps, before=False)
+        else:
+            o = (self.norm(full(o)) * F.silu(self.by_head(gate))).flatten(2).to(x.dtype)
+        return self.out(o), self.next_state(state, memory, conv_state)

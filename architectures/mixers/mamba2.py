@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..context import Context
-from ..kernels import full
+from ..kernels import finish, full
 from ..layers import AlignedLinear, RMSNorm, ShortConvolution
 from .base import Mixer, State
 
@@ -73,9 +73,14 @@ class Mamba2(Mixer):
         u = shown.unflatten(-1, (self.heads, self.head_dim))
         dt = F.softplus(full(dt) + full(self.dt_bias))
         y, last = self.run("ssd", u, dt, -full(self.A_log).exp(), b, c, None if state is None else state["ssm"])
-        y = torch.addcmul(full(y), full(self.D)[:, None], full(u)).flatten(2)
-        self.publish(context, y.to(x.dtype))
-        y = self.out(self.norm(y * F.silu(full(z))).to(x.dtype))
+        if self.stream is None and finish.usable(y):
+            gate = z.unflatten(-1, (self.heads, self.head_dim))
+            y = finish.fused(y, gate, self.norm.weight, self.norm.eps, before=True, u=u, skip=self.D)
+        else:
+            y = torch.addcmul(full(y), full(self.D)[:, None], full(u)).flatten(2)
+            self.publish(context, y.to(x.dtype))
+            y = self.norm(y * F.silu(full(z))).to(x.dtype)
+        y = self.out(y)
         if state is not None:
             state = {"ssm": last.to(state["ssm"].dtype)}
             if conv_state is not None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from architectures import kernels, resolve
 from architectures.decoding import Prefiller, prefill
-from architectures.kernels import canary
+from architectures.kernels import canary, finish
 from probes.inference.models import control, make
 
 TOKENS = 192
@@ -53,7 +53,7 @@ def approve(spec: Mapping[str, Any], device: torch.device, dtype: torch.dtype, *
     control = {"mode": torch.ones(1, TOKENS, dtype=torch.int64)} if spec["kind"] == "oryx" else {}
     with canary.record() as calls:
         prefill(model, tokens, model.init_state(1, TOKENS), chunk=TOKENS // 2, control=control)  # type: ignore[operator]
-    lines = []
+    lines = [finish.approve(device, dtype)]
     for call in calls.values():
         if call.operation == canary.ATTENTION:
             continue
