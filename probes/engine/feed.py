@@ -51,19 +51,20 @@ def room(task: Task, train: Training) -> int:
 
 
 def compact(targets: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Indices and targets `(n,)` of the supervised positions of `targets (B, T)`, and how many there are, `()`."""
-    flat = targets.flatten()
+    """Indices and targets `(b, n)` of the supervised positions in each of `b` batches `targets (b, B, T)`, counted row
+    by row, and how many there are, `(b,)`."""
+    flat = targets.flatten(1)
     mask = flat != IGNORED
-    rank = mask.cumsum(0) - 1
+    rank = mask.cumsum(1) - 1
     place = torch.where(mask & (rank < n), rank, n)
-    index = torch.zeros(n + 1, dtype=torch.int64, device=flat.device)
-    index.scatter_(0, place, torch.arange(len(flat), device=flat.device))
-    target = torch.full((n + 1,), IGNORED, dtype=torch.int64, device=flat.device).scatter_(0, place, flat)
-    return torch.where(target[:n] == IGNORED, 0, index[:n]), target[:n], mask.sum()
+    index = torch.zeros(len(flat), n + 1, dtype=torch.int64, device=flat.device)
+    index.scatter_(1, place, torch.arange(flat.shape[1], device=flat.device).expand_as(flat))
+    target = torch.full((len(flat), n + 1), IGNORED, dtype=torch.int64, device=flat.device).scatter_(1, place, flat)
+    return torch.where(target[:, :n] == IGNORED, 0, index[:, :n]), target[:, :n], mask.sum(1)
 
 
 class Feed:
-    """Batches `start`, `start + 1`, ... of a training stream. `slots`: how many are kept at a time.
+    """Batches `start`, `start + 1`, ... of a training stream. `slots`: how many are kept at a time; `ahead` as there.
 
     Batches and control tensors are drawn by ordinary launches on the feed's own stream, never inside a graph, so that
     the generators' states are known on the host before and after each draw. `state`, `control_state`: those before
@@ -81,14 +82,15 @@ class Feed:
         start: int = 0,
         state: dict[str, Tensor] | None = None,
         control_state: Tensor | None = None,
+        ahead: int | None = None,
     ) -> None:
         self.task, self.train, self.device, self.slots, self.start = task, train, device, slots, start
-        self.stream = TrainingStream(task, data_seed, train.batch_size, examples=train.examples, device=device)
+        own = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None  # not one of the graphs'
+        self.lane = Lane(self._draw, device, capture=False, stream=own)
+        self.stream = TrainingStream(
+            task, data_seed, train.batch_size, examples=train.examples, device=device, ahead=ahead
+        )
         self.control_generator = split_generator(data_seed, "train", "control", device)
-        if state is not None:
-            self.stream.restore(state)
-        if control_state is not None:
-            self.control_generator.set_state(control_state.cpu())
         self.size = room(task, train)
         self.shape = (train.batch_size, task.length)
         self.ring = torch.zeros(slots, math.prod(self.shape) + 2 * self.size, dtype=torch.int64, device=device)
@@ -98,22 +100,23 @@ class Feed:
         self.readers = 0
         self.begun = False
         """Whether its readers have trained; they stay at the same step, so nobody joins then."""
+        self._until = start
         self._states: OrderedDict[int, tuple[dict[str, Tensor], Tensor]] = OrderedDict()
-        self._remember()
-        ahead = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None  # not one of the graphs'
-        self.lane = Lane(self._draw, device, capture=False, stream=ahead)
-        if train.control:
-            # Once for the shapes, with the generators put back: the graphs that read need to know where.
-            for name, value in self._controls(self.stream.next()).items():
-                self.control[name] = torch.zeros(slots, *value.shape, dtype=value.dtype, device=device)
-            self._put_back(start)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-
-    def _remember(self) -> None:
-        self._states[self.drawn] = (self.stream.state(), self.control_generator.get_state())
-        while len(self._states) > 2 * self.slots + 1:
-            self._states.popitem(last=False)
+        with self.lane.here():
+            if state is not None:
+                self.stream.restore(state)
+            if control_state is not None:
+                self.control_generator.set_state(control_state.cpu())
+            self._states[start] = (self.stream.state(), self.control_generator.get_state())
+            if train.control:
+                # Once for the shapes, with the generators put back: the graphs that read need to know where.
+                for name, value in self._controls(self.stream.next()).items():
+                    self.control[name] = torch.zeros(slots, *value.shape, dtype=value.dtype, device=device)
+                self._put_back(start)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     def _put_back(self, step: int) -> None:
         stream, control = self._states[step]
@@ -125,19 +128,26 @@ class Feed:
 
     def _draw(self) -> None:
         slot = (self.drawn - self.start) % self.slots
-        batch = self.stream.next()
-        index, target, count = compact(training_targets(batch, self.train.supervision), self.size)
-        self.ring[slot].copy_(torch.cat([batch.tokens.flatten(), index, target]))
-        for name, value in (self._controls(batch) if self.train.control else {}).items():
-            self.control[name][slot].copy_(value)
-        torch.maximum(self.largest, count, out=self.largest)
+        batch = self.stream.take(min(self._until - self.drawn, self.slots - slot))
+        count, size = len(batch) // self.train.batch_size, self.train.batch_size
+        targets = training_targets(batch, self.train.supervision)
+        index, target, found = compact(targets.view(count, size, -1), self.size)
+        self.ring[slot : slot + count].copy_(torch.cat([batch.tokens.view(count, -1), index, target], dim=1))
+        torch.maximum(self.largest, found.max(), out=self.largest)
+        for each in range(count):
+            if self.train.control:
+                for name, value in self._controls(batch.rows(each * size, (each + 1) * size)).items():
+                    self.control[name][slot + each].copy_(value)
+            self.drawn += 1
+            self._states[self.drawn] = (self.stream.state(count - 1 - each), self.control_generator.get_state())
+        while len(self._states) > 2 * self.slots + 1:
+            self._states.popitem(last=False)
 
     def draw(self, until: int) -> None:
         """Launches the draws of all batches before `until`; the caller sees to it that nobody reads their slots."""
+        self._until = until
         while self.drawn < until:
             self.lane.run()
-            self.drawn += 1
-            self._remember()
 
     def slot_of(self, step: Tensor) -> Tensor:
         """Where the batch of a step lies."""
@@ -157,10 +167,11 @@ class Feed:
 
     def again(self, step: int) -> Tensor:
         """The tokens of batch `step`, drawn again from the generator's state; the feed goes on as before."""
+        with self.lane.here():
+            self._put_back(step)
+            tokens = self.stream.next().tokens
+            self._put_back(self.drawn)
         self.lane.wait()
-        self._put_back(step)
-        tokens = self.stream.next().tokens
-        self._put_back(self.drawn)
         return tokens
 
     def check(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -76,13 +77,14 @@ class Lane:
         """The stream that `run` launches on."""
         return self.stream if self.graph is None or self.shared is None else self.shared
 
+    def here(self) -> AbstractContextManager[object]:
+        """What is launched in this context is launched on the lane's stream, its memory belongs there."""
+        return nullcontext() if self.current is None else torch.cuda.stream(self.current)
+
     def run(self) -> None:
         """Launches `work` once, without waiting for it."""
         launched = self.work if self.graph is None else self.graph.replay
-        if self.current is None:
-            launched()
-            return
-        with torch.cuda.stream(self.current):
+        with self.here():
             launched()
 
     def mark(self) -> torch.cuda.Event | None:

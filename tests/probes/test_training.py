@@ -26,6 +26,35 @@ def trainer(task, **recipe):
     return Trainer(model, task, Training(**{**RECIPE, **recipe}), data_seed=0)
 
 
+@pytest.mark.parametrize("stop", range(7))
+def test_batches_drawn_together_go_on_after_any_of_them(stop):
+    task = create("two_timescale", {"length": 8, "burn_in": 2})
+    whole = TrainingStream(task, 0, 2, ahead=3)
+    batches = [whole.next().tokens for _ in range(8)]
+    cut = TrainingStream(task, 0, 2, ahead=3)
+    for _ in range(stop):
+        cut.next()
+    later = TrainingStream(task, 0, 2, ahead=3)
+    later.restore(cut.state())
+    for batch in batches[stop:]:
+        assert torch.equal(later.next().tokens, batch)
+    assert len({tuple(batch.flatten().tolist()) for batch in batches}) == 8
+
+
+def test_batches_are_taken_as_far_as_they_were_drawn_together():
+    task = create("two_timescale", {"length": 8, "burn_in": 2})
+    one, many = (TrainingStream(task, 0, 2, ahead=3) for _ in range(2))
+    many.next()
+    both = many.take(5)
+    assert len(both) == 4
+    one.next()
+    assert torch.equal(both.tokens, torch.cat([one.next().tokens, one.next().tokens]))
+    states = [many.state(1), many.state()]
+    for state, expected in zip(states, [both.tokens[2:], one.next().tokens], strict=True):
+        one.restore(state)
+        assert torch.equal(one.next().tokens, expected)
+
+
 def test_the_learning_rate_warms_up_and_decays():
     train = Training(steps=100, warmup=10, lr=2.0, final_lr=0.1)
     rates = [learning_rate(step, train) for step in range(100)]

@@ -96,31 +96,35 @@ def test_the_trainer_goes_on_from_an_engines_checkpoint(tmp_path):
     assert row["excess"] == pytest.approx(whole["excess"], rel=1e-3)
 
 
-def test_a_feed_draws_the_batches_of_the_stream():
-    made, train = task(), Training(steps=10, batch_size=4)
-    feed = Feed(made, train, 3, device=CPU, slots=4)
-    stream = TrainingStream(made, 3, 4)
-    for step in range(10):
-        feed.draw(step + 1)
+@pytest.mark.parametrize("ahead", [None, 3])
+@pytest.mark.parametrize("until", [1, 3])
+def test_a_feed_draws_the_batches_of_the_stream(ahead, until):
+    made, train = task(), Training(steps=14, batch_size=4)
+    feed = Feed(made, train, 3, device=CPU, slots=5, ahead=ahead)
+    stream = TrainingStream(made, 3, 4, ahead=ahead)
+    for step in range(14):
+        feed.draw(min(14, step + until))
+        state = stream.state()
         batch = stream.next()
         given = feed.read(feed.slot_of(torch.tensor([step])))
         targets = training_targets(batch, "scored")
         assert torch.equal(given.tokens, batch.tokens)
         assert torch.equal(given.target, targets[targets != IGNORED])
         assert torch.equal(given.at, (targets != IGNORED).flatten().nonzero()[:, 0])
-        assert torch.equal(feed.state(step + 1)["stream"]["generator"], stream.state()["generator"])
+        known = feed.state(step)["stream"]
+        assert all(torch.equal(known[name], value) for name, value in state.items())
         assert torch.equal(feed.again(step), batch.tokens)
     feed.check()
 
 
 def test_positions_are_compacted_in_order_and_padded():
-    targets = torch.tensor([[IGNORED, 5, IGNORED], [7, IGNORED, 2]])
+    targets = torch.tensor([[[IGNORED, 5, IGNORED], [7, IGNORED, 2]], [[IGNORED, IGNORED, 1], [IGNORED] * 3]])
     index, target, count = compact(targets, 4)
-    assert index.tolist() == [1, 3, 5, 0]
-    assert target.tolist() == [5, 7, 2, IGNORED]
-    assert int(count) == 3
-    index, target, count = compact(targets, 2)
-    assert (index.tolist(), target.tolist(), int(count)) == ([1, 3], [5, 7], 3)
+    assert index.tolist() == [[1, 3, 5, 0], [2, 0, 0, 0]]
+    assert target.tolist() == [[5, 7, 2, IGNORED], [1, IGNORED, IGNORED, IGNORED]]
+    assert count.tolist() == [3, 1]
+    index, target, count = compact(targets[:1], 2)
+    assert (index.tolist(), target.tolist(), count.tolist()) == ([[1, 3]], [[5, 7]], [3])
 
 
 def test_a_batch_that_does_not_fit_is_noticed():
@@ -179,11 +183,11 @@ def test_events_tell_of_progress(tmp_path):
 def test_a_step_that_read_the_wrong_batch_is_noticed_and_the_trial_run_again(tmp_path, monkeypatch):
     draw = Feed._draw
 
-    def stale(feed):
-        if feed.drawn % 4 == 0:
-            draw(feed)
-        else:
-            feed.stream.next()
+    def stale(feed):  # three batches of four go by without reaching the ring
+        ring = feed.ring.clone()
+        draw(feed)
+        if (feed.drawn - 1) % 4:
+            feed.ring.copy_(ring)
 
     alone = job()
     right = run([alone], tmp_path / "right")[alone.trial.identity()]
