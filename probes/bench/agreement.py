@@ -1,8 +1,8 @@
 """Whether trials that train together reach what they reach alone, and what precision does to a score.
 
 The same trials, some architectures and seeds of one task, are trained in four ways: all in one pack of graphs, those
-named in `compiled` in a pack of compiled graphs, all in a pack in the other precision, and the first `alone` seeds one
-by one with the plain trainer. Every way has the same data and initial weights, so what is left is rounding; it is
+named in `compiled` in a pack of compiled graphs, the first `alone` seeds one by one with the plain trainer, and all in
+a pack in the other precision. Every way has the same data and initial weights, so what is left is rounding; it is
 judged against the spread over seeds. `gap` is the training loss since the last evaluation but one less the test loss,
 nats: about 0 where every batch is fresh. Written as `agreement.json` after each way, and printed.
 """
@@ -12,22 +12,23 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from architectures import resolve
 from probes import environment
-from probes.config import Evaluation, Seeds, Training
+from probes.catalogue import load_catalogue
+from probes.config import Suite
 from probes.engine.jobs import Engine
 from probes.engine.programs import Compile
 from probes.executor import Job
 from probes.files import whole_file
 from probes.results import write_json
-from probes.tasks import create
-from probes.trial import Labels, Runner, Runtime, make_trial
+from probes.sweep import expand
+from probes.trial import Runner, Runtime
 
 DIALS: dict[str, Any] = {
     "device": "cuda",
@@ -35,98 +36,89 @@ DIALS: dict[str, Any] = {
     "other_precision": "float32",
     "task": "two_timescale",
     "settings": {"length": 128, "burn_in": 32, "windows": [8]},
-    "architectures": {
-        "attention": {"layers": "attention, attention"},
-        "sliding": {"layers": "sliding, sliding"},
-        "mamba2": {"layers": "mamba2, mamba2"},
-        "gdn": {"layers": "gdn, gdn"},
-        "amor_gdn": {"kind": "amor", "layers": "gdn, gdn"},
-        "oryx": {"kind": "oryx", "layers": 2},
-    },
+    "architectures": ["attention", "sliding", "mamba2", "gdn", "serial_gdn", "amor_gdn", "oryx_tm"],
+    "arch": {},
     "compiled": ["attention", "gdn"],
-    "d_model": 64,
     "seeds": 4,
     "alone": 2,
-    "train": {"steps": 400, "batch_size": 32, "warmup": 40, "lr": 3e-3, "evaluations": 8},
-    "sequences": 1024,
+    "lr": 3e-3,
+    "train": {"steps": 400, "batch_size": 32, "warmup": 40, "evaluations": 4},
+    "sequences": 512,
 }
-
-CONTROL: dict[str, dict[str, Any]] = {"oryx": {"mode": {"schedule": "random_chunks", "chunk": 16}}}
-"""Control tensors that a kind of architecture is trained with."""
 
 
 def run(out: Path, **dials: Any) -> None:
-    """Trains all ways and reports after each."""
+    """Trains all ways and reports after each, and after each seed alone."""
     chosen = {**DIALS, **dials}
+    device = str(torch.device(chosen["device"]))
     found: dict[str, dict[str, Any]] = {}
     seconds: dict[str, float] = {}
+    begun = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"[{time.perf_counter() - begun:.1f} s] {text}", flush=True)
 
     def train(way: str, jobs: list[Job], precision: str, compiling: Compile | None) -> None:
-        runtime = Runtime(str(torch.device(chosen["device"])), precision)
-        folder = out / "trials" / way
+        runtime, folder = Runtime(device, precision), out / "trials" / way
         shutil.rmtree(folder, ignore_errors=True)  # measured anew each time
         started = time.perf_counter()
-        rows = _alone(jobs, folder, runtime) if compiling is None else _packed(jobs, folder, runtime, compiling)
-        seconds[way] = time.perf_counter() - started
-        found[way] = rows
+        rows = found.setdefault(way, {})
+        for job, row in (
+            _alone(jobs, folder, runtime) if compiling is None else _packed(jobs, folder, runtime, compiling)
+        ):
+            name = f"{job.labels.architecture} {job.trial.seeds.model_seed}"
+            rows[name] = _kept(folder, row)
+            say(f"{way} {name}: {row['status']}, {row['excess'] if 'excess' in row else row['error']}")
+        seconds[way] = seconds.get(way, 0.0) + time.perf_counter() - started
+        table = summary(found)
         report = {
-            "environment": environment.describe(runtime.device, precision=chosen["precision"], kernels="auto"),
+            "environment": environment.describe(device, precision=chosen["precision"], kernels="auto"),
             "dials": chosen,
             "seconds": seconds,
             "trials": found,
-            "summary": summary(found),
+            "summary": table,
         }
         with whole_file(out / "agreement.json") as temporary:
             write_json(temporary, report)
-        for name, row in summary(found).items():
-            if way in row:
-                print(f"{way} {name}: {row[way]}", flush=True)
-        print(f"{way}: {seconds[way]:.1f} s", flush=True)
+        for name, entries in table.items():
+            if way in entries:
+                say(f"{way} {name}: {entries[way]}")
 
-    everything = _jobs(chosen, range(chosen["seeds"]), list(chosen["architectures"]))
+    everything = _jobs(chosen, range(chosen["seeds"]), chosen["architectures"])
     train("pack", everything, chosen["precision"], "off")
-    train("alone", _jobs(chosen, range(chosen["alone"]), list(chosen["architectures"])), chosen["precision"], None)
     if chosen["compiled"]:
-        jobs = _jobs(chosen, range(chosen["seeds"]), chosen["compiled"])
-        train("compiled", jobs, chosen["precision"], "on")
+        train("compiled", _jobs(chosen, range(chosen["seeds"]), chosen["compiled"]), chosen["precision"], "on")
+    for seed in range(chosen["alone"]):
+        train("alone", _jobs(chosen, range(seed, seed + 1), chosen["architectures"]), chosen["precision"], None)
     if chosen["other_precision"]:
         train(chosen["other_precision"], everything, chosen["other_precision"], "off")
 
 
 def _jobs(dials: dict[str, Any], seeds: range, names: list[str]) -> list[Job]:
-    task = create(dials["task"], dials["settings"])
     count = {"validation_sequences": dials["sequences"], "test_sequences": dials["sequences"]}
-    evaluate = Evaluation(**{**count, "readout_positions": 0})
-    jobs = []
-    for name in names:
-        given = dials["architectures"][name]
-        spec = resolve({"d_model": dials["d_model"], **given, "vocab_size": task.vocab_size})
-        train = Training(**{"control": CONTROL.get(given.get("kind", ""), {}), **dials["train"]})
-        for seed in seeds:
-            trial = make_trial(dials["task"], task, spec, train, evaluate, Seeds(data_seed=seed, model_seed=seed))
-            jobs.append(Job(trial, Labels(dials["task"], name)))
-    return jobs
+    suite = Suite(
+        tasks=[dials["task"]],
+        architectures=names,
+        task=dials["settings"],
+        arch=dials["arch"],
+        train=dials["train"],
+        evaluate={**count, "readout_positions": 0},
+        learning_rates=[dials["lr"]],
+        seeds=list(seeds),
+    )
+    return [job for group in expand(suite, load_catalogue()) for job in (*group.search, *group.rest)]
 
 
-def _packed(jobs: list[Job], out: Path, runtime: Runtime, compiling: Compile) -> dict[str, Any]:
-    rows: dict[str, Any] = {}
-
-    def then(job: Job, row: dict[str, Any]) -> list[Job]:
-        rows[_name(job)] = _kept(out, row)
-        return []
-
+def _packed(jobs: list[Job], out: Path, runtime: Runtime, compiling: Compile) -> Iterator[tuple[Job, dict[str, Any]]]:
     engine = Engine(out, runtime, compiling=compiling)
     engine.add(jobs)
-    engine.run(then)
-    return rows
+    while not engine.idle:
+        yield from engine.turn()
 
 
-def _alone(jobs: list[Job], out: Path, runtime: Runtime) -> dict[str, Any]:
-    return {_name(job): _kept(out, Runner(job.trial, job.labels, runtime, out, None).run()) for job in jobs}
-
-
-def _name(job: Job) -> str:
-    return f"{job.labels.architecture} {job.trial.seeds.model_seed}"
+def _alone(jobs: list[Job], out: Path, runtime: Runtime) -> Iterator[tuple[Job, dict[str, Any]]]:
+    for job in jobs:
+        yield job, Runner(job.trial, job.labels, runtime, out, None).run()
 
 
 def _kept(out: Path, row: dict[str, Any]) -> dict[str, Any]:
@@ -135,6 +127,7 @@ def _kept(out: Path, row: dict[str, Any]) -> dict[str, Any]:
         with np.load(out / "trials" / row["folder"] / "curves.npz") as curves:
             kept["train_loss"] = curves["train_loss"].tolist()
         kept["gap"] = kept["train_loss"][-1] - row["nll"]
+        kept["seconds"], kept["train_seconds"] = row["seconds"], row["train_seconds"]
     return kept
 
 

@@ -14,10 +14,10 @@ def test_trials_of_a_pack_agree_with_the_same_alone(tmp_path, capsys):
         "other_precision": "bf16",
         "settings": {"regimes": 2, "vocab": 4, "length": 12, "burn_in": 2, "windows": [1]},
         "compiled": ["attention"],
-        "d_model": 16,
+        "arch": {"d_model": 16},
         "seeds": 3,
         "alone": 2,
-        "train": {"steps": 12, "batch_size": 4, "warmup": 2, "lr": 3e-3, "evaluations": 2},
+        "train": {"steps": 12, "batch_size": 4, "warmup": 2, "evaluations": 2},
         "sequences": 16,
     }
     agreement.run(tmp_path, **dials)
