@@ -125,6 +125,7 @@ def _contexts(case: Case, contexts: Any) -> list[int]:
 
 def _verify(chosen: dict[str, Any], device: torch.device, result: dict[str, Any], write: Any) -> None:
     names, known = chosen["models"], {found["model"] for found in result["agreement"]}
+    apart = []
     for case in cases(chosen["verify"]):
         if (names is not None and case.label not in names) or (case.label in known and not chosen["again"]):
             continue
@@ -134,12 +135,15 @@ def _verify(chosen: dict[str, Any], device: torch.device, result: dict[str, Any]
             write()
             print(
                 f"{found.model} {found.dtype}: {found.equal} of {found.tokens} tokens equal, shortfall "
-                f"{found.shortfall:.3f}, state {found.state_bytes} of {found.counted_bytes} bytes",
+                f"{found.shortfall:.3f}, rounding {found.rounding:.3f}, state {found.state_bytes} of "
+                f"{found.counted_bytes} bytes",
                 flush=True,
             )
             if not found.agrees:
-                raise RuntimeError(f"{found.model} {found.dtype}: decoding and the full forward pass disagree")
+                apart.append(f"{found.model} {found.dtype}")
             _free(device)
+    if apart:
+        raise RuntimeError(f"decoding and the full forward pass disagree: {', '.join(apart)}")
 
 
 def _protocols(case: Case, chosen: dict[str, Any], rows: list[dict[str, Any]]) -> list[Protocol]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,15 +29,23 @@ class Agreement:
     equal: int
     shortfall: float
     """The most by which a chosen token's logit lies under the largest one of the full pass; 0 where all are equal."""
+    rounding: float
+    """The most by which the full pass in half precision differs from the same weights in float32, in any logit; 0 in
+    float32."""
     firing_rates: list[float]
     state_bytes: int
     counted_bytes: int
 
     @property
     def agrees(self) -> bool:
-        """All tokens equal in float32; in half precision none chosen that the full pass puts a rounding error lower."""
+        """All tokens equal in float32; in half precision none that the full pass puts lower than rounding explains.
+
+        With logits that either pass rounds by up to r, the token that decoding chose may lie 4 r under the full pass's
+        largest; half of that is let through.
+        """
         bytes_agree = self.state_bytes == self.counted_bytes
-        return bytes_agree and (self.equal == self.tokens if self.dtype == "float32" else self.shortfall <= 0.1)
+        same = self.equal == self.tokens if self.dtype == "float32" else self.shortfall <= 2 * self.rounding
+        return bytes_agree and same
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -58,7 +67,11 @@ def compare(case: Case, device: torch.device, dtype: torch.dtype, *, spec: dict[
     tokens = torch.cat([first[:, None], decoder.generate(first, TOKENS)], dim=1)
     rates = decoder.firing_rates(TOKENS)
     whole = torch.cat([prompt, tokens[:, :-1]], dim=1)
-    full = model(whole, control=control(case.mode, *whole.shape)).logits[:, PROMPT - 1 :].float()
+    given = control(case.mode, *whole.shape)
+    full = model(whole, control=given).logits[:, PROMPT - 1 :].float()
+    exact = (
+        full if dtype == torch.float32 else copy.deepcopy(model).float()(whole, control=given).logits[:, PROMPT - 1 :]
+    )
     chosen = full.gather(2, tokens[..., None])[..., 0]
     return Agreement(
         model=case.label,
@@ -66,6 +79,7 @@ def compare(case: Case, device: torch.device, dtype: torch.dtype, *, spec: dict[
         tokens=tokens.numel(),
         equal=int((full.argmax(-1) == tokens).sum()),
         shortfall=float((full.amax(-1) - chosen).max()),
+        rounding=float((full - exact).abs().max()),
         firing_rates=rates,
         state_bytes=decoder.state_bytes,
         counted_bytes=accounting.state_bytes(spec, room, dtype.itemsize),
