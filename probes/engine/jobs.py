@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,6 +21,8 @@ from probes.engine.pack import Finished, Pack
 from probes.engine.programs import Compile, Programs
 from probes.engine.step import supervised_loss
 from probes.executor import Job, Then
+from probes.files import whole_file
+from probes.results import write_json
 from probes.tasks import create
 from probes.trial import FAILURES, Listener, Runner, Runtime
 
@@ -57,7 +60,12 @@ def arranged(jobs: Iterable[Job]) -> list[Job]:
 
 
 class Engine:
-    """Runs jobs on one device. `room` and `capture` are set by tests; `arrivals` brings jobs from outside."""
+    """Runs jobs on one device. `room` and `capture` are set by tests.
+
+    `engine-DEVICE.json` in `out` says of every trial admitted, in order, how long it took to build it and to judge its
+    kernels (`canary_seconds`, nearly all in the first trial of a program), to compile and tune (`warm_up_seconds`) and
+    to capture, and the memory that it holds.
+    """
 
     def __init__(
         self,
@@ -123,8 +131,10 @@ class Engine:
         runner = self._runner(job)
         model = None
         try:
+            started = time.perf_counter()
             model = runner.build()
             self.programs.check(runner, model)
+            before = time.perf_counter() - started
             loss, adam = self.programs.functions(runner)
             member = self.pack.admit(job, runner, model, loss, adam)
         except torch.OutOfMemoryError as error:
@@ -146,12 +156,16 @@ class Engine:
         self.log.append(
             {
                 "folder": runner.name,
+                "canary_seconds": before,
                 "warm_up_seconds": lane.warm_up_seconds,
                 "capture_seconds": lane.capture_seconds,
                 "memory_bytes": member.memory,
                 "engine": runner.engine,
             }
         )
+        name = str(self.device).replace(":", "")
+        with whole_file(self.out / f"engine-{name}.json") as temporary:
+            write_json(temporary, {"admitted": self.log})
         return []
 
 

@@ -1,5 +1,6 @@
 """The engine's pack on a CPU, where nothing is captured: the plain trainer's numbers, and nobody disturbed."""
 
+import json
 import math
 
 import numpy as np
@@ -169,6 +170,13 @@ def test_the_canary_of_a_sweep_is_recorded(tmp_path):
     text = (tmp_path / "canary-cpu.json").read_text()
     assert "gated_delta" in text
     assert "chunked" in text
+
+
+def test_what_was_admitted_is_recorded(tmp_path):
+    run([job(steps=2), job(steps=2, lr=1e-3)], tmp_path)
+    log = json.loads((tmp_path / "engine-cpu.json").read_text())["admitted"]
+    assert len(log) == 2
+    assert all(entry["canary_seconds"] > 0 and entry["engine"] == "steps" for entry in log)
 
 
 def test_events_tell_of_progress(tmp_path):
