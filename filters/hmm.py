@@ -146,8 +146,12 @@ class TwoTimescaleHMM:
             raise TokenError(f"tokens must have shape (..., T) with T >= 1, not {array.shape}")
         if array.dtype.kind not in "iu":
             raise TokenError(f"tokens must be of an integer type, not {array.dtype}")
-        outside = (array < 0) | (array >= self.vocab_size)
-        if outside.any():
+        unsigned = array.view(array.dtype.str.replace("i", "u"))  # read so, a negative token is a large one
+        least_outside = self.vocab_size
+        if array.dtype.kind == "i":
+            least_outside = min(least_outside, 1 << (8 * array.itemsize - 1))
+        if array.size and unsigned.max() >= least_outside:
+            outside = unsigned >= least_outside
             where = np.unravel_index(int(outside.argmax()), array.shape)
             raise token_out_of_range(int(array[where]), tuple(int(i) for i in where), self.vocab_size)
         return array.astype(np.int64, copy=False)

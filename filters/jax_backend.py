@@ -4,7 +4,7 @@ Signatures and results are those of `filters.reference`; fields agree within 1e-
 `dtype="float32"` (docs/filters.md has its error), and `device_arrays=True` for JAX arrays on the default device. The
 caller's JAX configuration is left as it was. Which numbers are used is chosen by `filters.scaling.is_linear`.
 
-Sequences are cut into chunks of one size: first the product of every chunk's steps, all chunks side by side; then what
+Many sequences on the CPU are filtered by `filters.jax_batches`, side by side. Others are cut into chunks of one size: first the product of every chunk's steps, all chunks side by side; then what
 enters each chunk, by doubling; then the vectors inside. A window is an edge law, the end of a chunk, whole chunks, and
 the beginning of another: its cost does not depend on its width. Lengths are filled up to one of eight sizes per octave,
 so that few programs are compiled; no filling enters a result.
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from filters import jax_programs, reference, scaling
+from filters import jax_batches, jax_programs, reference, scaling
 from filters.hmm import Array, TwoTimescaleHMM, float64_locally, forgetting_transition
 from filters.jax_numbers import Linear, Wide
 from filters.jax_programs import Inputs, Laws, Outputs
@@ -165,17 +165,27 @@ class _Run:
 
         table, never = scaling.likelihoods(hmm, skip_never=self.numbers is Linear)
         pairs = hmm.vocab_size**2
-        rows = np.ones((max(LEAST, 1 << pairs.bit_length()), hmm.regimes))  # the last, all ones, tells nothing
-        rows[:pairs] = table.reshape(pairs, hmm.regimes)
-        first, never_first = scaling.starts(hmm)
+        self.rows = np.ones((max(LEAST, 1 << pairs.bit_length()), hmm.regimes))  # the last, all ones, tells nothing
+        self.rows[:pairs] = table.reshape(pairs, hmm.regimes)
+        self.first, never_first = scaling.starts(hmm)
         self.never = None
         if self.numbers is Wide or never.any() or never_first.any():
             self.never = np.concatenate([never_first[self.x[:, :1]], never[self.x[:, :-1], self.x[:, 1:]]], axis=1)
-        begin = NumpyWide(first.mantissa[self.x[:, 0]].T, first.exponent[self.x[:, 0]].T)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """What the programs of `filters.jax_programs` read."""
+        begin = NumpyWide(self.first.mantissa[self.x[:, 0]].T, self.first.exponent[self.x[:, 0]].T)
         filled = np.zeros((len(self.x), self.length), dtype=np.int32)
         filled[:, : self.x.shape[1]] = self.x
-        shape = np.int32(self.x.shape[1]), np.int32(hmm.vocab_size)
-        self.inputs = Inputs(self.of(transition), self.of(rows.T), self.of(begin), filled, *shape)
+        shape = np.int32(self.x.shape[1]), np.int32(self.hmm.vocab_size)
+        return Inputs(self.of(self.transition), self.of(self.rows.T), self.of(begin), filled, *shape)
+
+    @property
+    def in_batches(self) -> bool:
+        """Whether `filters.jax_batches` is the form for this."""
+        plain = self.numbers is Linear and not self.device_arrays
+        return plain and jax_batches.applies(len(self.x), self.hmm.regimes)
 
     def of(self, numbers: Array | NumpyWide) -> Any:
         """NumPy numbers as those of this run."""
@@ -190,6 +200,10 @@ class _Run:
         if not len(self.x):
             return self.answered_by(definition, *arguments)
         with float64_locally():
+            if self.in_batches:
+                tables = self.of(self.transition), self.of(self.rows).T, self.of(self.first).T
+                model = jax_batches.Model(*tables, self.hmm.vocab_size)
+                return self.checked(*jax_batches.filtered(model, self.x, self.length), definition, *arguments)
             outputs = jax_programs.filtered(self.numbers, self.size, self.inputs)
             return self.result(outputs, 1, definition, *arguments)
 
@@ -217,17 +231,17 @@ class _Run:
         return self.of(np.asarray(table, dtype=np.float64))
 
     def result(self, outputs: Outputs, first: int, definition: Any, *arguments: Any) -> FilterResult:
-        """The outputs without their filling; `definition` answers where impossible tokens depend on the path.
-
-        Predictions are at positions `first` to `first + T - 1` of the outputs.
-        """
+        """The outputs without their filling; predictions are at positions `first` to `first + T - 1` of them."""
         length = self.x.shape[1]
         predicted = slice(first, first + length - 1)
         log_prob = self.in_order(self.numbers.log(outputs.probability))[:, predicted, 0]
         posterior = self.numbers.float(outputs.posterior)
         if not self.device_arrays:
             posterior = np.asarray(posterior)
-        posterior = self.in_order(posterior)[:, :length]
+        return self.checked(log_prob, self.in_order(posterior)[:, :length], definition, *arguments)
+
+    def checked(self, log_prob: Any, posterior: Any, definition: Any, *arguments: Any) -> FilterResult:
+        """The result; `definition` gives it where impossible tokens depend on the path."""
         if self.never is not None:
             found = self.never.copy()
             if self.numbers is Wide:
