@@ -4,10 +4,11 @@ Signatures and results are those of `filters.reference`; fields agree within 1e-
 `dtype="float32"` (docs/filters.md has its error), and `device_arrays=True` for JAX arrays on the default device. The
 caller's JAX configuration is left as it was. Which numbers are used is chosen by `filters.scaling.is_linear`.
 
-Many sequences on the CPU are filtered by `filters.jax_batches`, side by side. Others are cut into chunks of one size: first the product of every chunk's steps, all chunks side by side; then what
-enters each chunk, by doubling; then the vectors inside. A window is an edge law, the end of a chunk, whole chunks, and
-the beginning of another: its cost does not depend on its width. Lengths are filled up to one of eight sizes per octave,
-so that few programs are compiled; no filling enters a result.
+Many sequences on the CPU are filtered by `filters.jax_batches`, side by side. Others are cut into chunks of one size:
+first the product of every chunk's steps, all chunks side by side; then what enters each chunk; then the vectors inside.
+A window is an edge law, the end of a chunk, whole chunks, and the beginning of another: its cost does not depend on its
+width. Lengths are filled up to one of eight sizes per octave, so that few programs are compiled; no filling enters a
+result.
 """
 
 from __future__ import annotations
@@ -20,15 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from filters import jax_batches, jax_programs, reference, scaling
+from filters import jax_batches, jax_programs, reference
 from filters.hmm import Array, TwoTimescaleHMM, float64_locally, forgetting_transition
 from filters.jax_numbers import Linear, Wide
 from filters.jax_programs import Inputs, Laws, Outputs
+from filters.jax_tables import LEAST, tables_of
 from filters.reference import Edge, FilterResult, Impossible
 from filters.wide import Wide as NumpyWide
-
-LEAST = 64
-"""The least number of steps that a program is compiled for."""
 
 
 def forward(
@@ -74,7 +73,7 @@ def window(
     index = run.inputs.tokens if edge == "stationary" else np.zeros_like(run.inputs.tokens)
     table = np.ones((max(LEAST, 1 << hmm.vocab_size.bit_length()), hmm.regimes))
     table[: hmm.vocab_size] = laws
-    return run.windowed(Laws(run.of(table.T), index), reference.window, width, edge)
+    return run.windowed(Laws(run.tables.of(table.T), index), reference.window, width, edge)
 
 
 def composite(
@@ -158,38 +157,28 @@ class _Run:
         self.transition = transition
         self.mode = reference.checked_mode(impossible)
         self.x = x.reshape(-1, x.shape[-1])
-        single = dtype == "float32" and scaling.is_linear(transition, hmm.emission, "float32")
-        self.computed = "float32" if single else "float64"
-        self.numbers: Any = Linear if single or scaling.is_linear(transition, hmm.emission) else Wide
+        self.tables = tables_of(hmm, transition, dtype)
+        self.numbers = self.tables.numbers
         self.length, self.size = _layout(max(1, len(self.x)), self.x.shape[1], lag)
-
-        table, never = scaling.likelihoods(hmm, skip_never=self.numbers is Linear)
-        pairs = hmm.vocab_size**2
-        self.rows = np.ones((max(LEAST, 1 << pairs.bit_length()), hmm.regimes))  # the last, all ones, tells nothing
-        self.rows[:pairs] = table.reshape(pairs, hmm.regimes)
-        self.first, never_first = scaling.starts(hmm)
         self.never = None
-        if self.numbers is Wide or never.any() or never_first.any():
-            self.never = np.concatenate([never_first[self.x[:, :1]], never[self.x[:, :-1], self.x[:, 1:]]], axis=1)
+        if self.tables.never is not None and self.tables.never_first is not None:
+            later = self.tables.never[self.x[:, :-1], self.x[:, 1:]]
+            self.never = np.concatenate([self.tables.never_first[self.x[:, :1]], later], axis=1)
 
     @cached_property
     def inputs(self) -> Inputs:
         """What the programs of `filters.jax_programs` read."""
-        begin = NumpyWide(self.first.mantissa[self.x[:, 0]].T, self.first.exponent[self.x[:, 0]].T)
+        start = jax.tree.map(lambda part: part[:, self.x[:, 0]], self.tables.start)
         filled = np.zeros((len(self.x), self.length), dtype=np.int32)
         filled[:, : self.x.shape[1]] = self.x
         shape = np.int32(self.x.shape[1]), np.int32(self.hmm.vocab_size)
-        return Inputs(self.of(self.transition), self.of(self.rows.T), self.of(begin), filled, *shape)
+        return Inputs(self.tables.transition, self.tables.likelihoods, start, filled, *shape)
 
     @property
     def in_batches(self) -> bool:
         """Whether `filters.jax_batches` is the form for this."""
         plain = self.numbers is Linear and not self.device_arrays
         return plain and jax_batches.applies(len(self.x), self.hmm.regimes)
-
-    def of(self, numbers: Array | NumpyWide) -> Any:
-        """NumPy numbers as those of this run."""
-        return self.numbers.of(numbers if isinstance(numbers, NumpyWide) else NumpyWide.of(numbers), self.computed)
 
     def in_order(self, part: Any) -> Any:
         """A part of a program's outputs as `(B, n, K)`."""
@@ -201,9 +190,8 @@ class _Run:
             return self.answered_by(definition, *arguments)
         with float64_locally():
             if self.in_batches:
-                tables = self.of(self.transition), self.of(self.rows).T, self.of(self.first).T
-                model = jax_batches.Model(*tables, self.hmm.vocab_size)
-                return self.checked(*jax_batches.filtered(model, self.x, self.length), definition, *arguments)
+                found = jax_batches.filtered(self.tables, self.x, self.hmm.vocab_size, self.length)
+                return self.checked(*found, definition, *arguments)
             outputs = jax_programs.filtered(self.numbers, self.size, self.inputs)
             return self.result(outputs, 1, definition, *arguments)
 
@@ -227,8 +215,8 @@ class _Run:
         if numbers is self.numbers:
             return table
         if numbers is Wide:
-            return self.of(NumpyWide(np.asarray(table.mantissa), np.asarray(table.exponent)))
-        return self.of(np.asarray(table, dtype=np.float64))
+            return self.tables.of(NumpyWide(np.asarray(table.mantissa), np.asarray(table.exponent)))
+        return self.tables.of(np.asarray(table, dtype=np.float64))
 
     def result(self, outputs: Outputs, first: int, definition: Any, *arguments: Any) -> FilterResult:
         """The outputs without their filling; predictions are at positions `first` to `first + T - 1` of them."""

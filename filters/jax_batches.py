@@ -9,8 +9,8 @@ ones were (`filters.memory`).
 
 from __future__ import annotations
 
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from filters.hmm import Array
+from filters.jax_programs import compiled
+from filters.jax_tables import Tables
 from filters.memory import Store, lent
 
 FEWEST = 64
@@ -35,15 +37,6 @@ LARGEST = 1 << 25
 _store = Store(8)
 
 
-class Model(NamedTuple):
-    """`transition` `(K, K)`; `likelihoods` `(K, R)` by pair of tokens, `u vocab_size + v`; `start` `(K, V)` over `z_0`."""
-
-    transition: Array
-    likelihoods: Array
-    start: Array
-    vocab_size: int
-
-
 def applies(sequences: int, regimes: int) -> bool:
     """Whether there are enough sequences, few enough regimes, and JAX computes on the CPU."""
     device = jax.config.values["jax_default_device"] or jax.devices()[0]
@@ -51,12 +44,12 @@ def applies(sequences: int, regimes: int) -> bool:
     return sequences >= FEWEST and regimes <= MOST_REGIMES and platform == "cpu"
 
 
-def filtered(model: Model, tokens: NDArray[np.int64], filled: int) -> tuple[Array, Array]:
-    """Log-probabilities `(B, T-1)` and posteriors `(B, T, K)`, in the type of the model's numbers; read-only views.
+def filtered(tables: Tables, tokens: NDArray[np.int64], vocab_size: int, filled: int) -> tuple[Array, Array]:
+    """Log-probabilities `(B, T-1)` and posteriors `(B, T, K)`, in the type of the tables; read-only views.
 
     `filled` is the length, at least T, that the program is compiled for. JAX has to have 64-bit types.
     """
-    (sequences, length), regimes, kind = tokens.shape, len(model.start), model.start.dtype
+    (sequences, length), regimes, kind = tokens.shape, len(tables.start), tables.start.dtype
     lanes = -(-sequences // max(1, sequences // BLOCK))
     firsts = [min(first, sequences - lanes) for first in range(0, sequences, lanes)]
 
@@ -67,10 +60,10 @@ def filtered(model: Model, tokens: NDArray[np.int64], filled: int) -> tuple[Arra
     for first in firsts:
         block = tokens[first : first + lanes]
         spare = _store.take((total_shape, kind), partial(zeros, total_shape))
-        start = model.start[:, block[:, 0]]
-        pairs = _pairs(block, model.vocab_size, filled)
+        start = tables.start[:, block[:, 0]]
+        pairs = _pairs(block, vocab_size, filled)
         numbers = np.int32(length), np.int32(first)
-        posteriors, total = _program()(*model[:2], start, pairs, *numbers, posteriors, spare)
+        posteriors, total = _filter(tables.transition, tables.likelihoods, start, pairs, *numbers, posteriors, spare)
         totals.append(total)
 
     logs = _store.take((length - 1, sequences, kind), partial(np.empty, (length - 1, sequences), kind))
@@ -100,15 +93,11 @@ def _pairs(tokens: NDArray[np.int64], vocab_size: int, filled: int) -> NDArray[A
     return pairs
 
 
-@cache
-def _program() -> Any:
-    return jax.jit(_filter, donate_argnums=(6, 7), compiler_options=vector_options())
-
-
+@compiled(donate_argnums=(6, 7))
 def _filter(
     transition: Any, likelihoods: Any, start: Any, pairs: Any, length: Any, first: Any, posteriors: Any, totals: Any
 ) -> tuple[Any, Any]:
-    """Writes the posteriors of lanes from `first` on into `posteriors` `(n, K, B)`, and `sum(J)` into `totals` `(n, lanes)`."""
+    """Writes posteriors into `posteriors` `(n, K, B)` from lane `first` on, and `sum(J)` into `totals` `(n, lanes)`."""
     regimes, zero = len(transition), np.int32(0)
 
     def written(t: Any, joint: Any, posteriors: Any, totals: Any) -> Any:
@@ -127,14 +116,3 @@ def _filter(
 
     opening = written(zero, start, posteriors, totals)
     return jax.lax.fori_loop(np.int32(1), length, step, opening)[2:]
-
-
-@cache
-def vector_options() -> dict[str, Any]:
-    """Compiler options for the widest vectors, none where this XLA does not know them."""
-    options = {"xla_cpu_prefer_vector_width": 512}
-    try:
-        jax.jit(lambda number: number + 1, compiler_options=options).lower(0).compile()
-    except Exception:  # of a type of XLA's own
-        return {}
-    return options

@@ -7,7 +7,8 @@ of the arithmetics of `filters.jax_numbers`.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial, wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,27 @@ from filters.wide import Wide as NumpyWide
 
 DIRECT = 8
 """Windows of fewer steps absorb them one by one."""
+
+
+@cache
+def vector_options() -> dict[str, Any]:
+    """Compiler options for the widest vectors, none where this XLA does not know them."""
+    options = {"xla_cpu_prefer_vector_width": 512}
+    try:
+        jax.jit(lambda number: number + 1, compiler_options=options).lower(0).compile()
+    except Exception:  # of a type of XLA's own
+        return {}
+    return options
+
+
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`jax.jit` with `vector_options`, made at the first call, since they are found by asking XLA."""
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        program = cache(lambda: jax.jit(function, compiler_options=vector_options(), **options))
+        return wraps(function)(lambda *arguments: program()(*arguments))
+
+    return decorated
 
 
 class Inputs(NamedTuple):
@@ -52,7 +74,7 @@ class Outputs(NamedTuple):
     posterior: Any
 
 
-@partial(jax.jit, static_argnames=("numbers", "size"))
+@compiled(static_argnames=("numbers", "size"))
 def filtered(numbers: Any, size: int, inputs: Inputs) -> Outputs:
     """The filter; at token t, its probability, and the posterior after it."""
     table, start, index = _arranged(inputs, size)
@@ -75,7 +97,7 @@ def filtered(numbers: Any, size: int, inputs: Inputs) -> Outputs:
     return _flat(jax.lax.scan(advance, numbers.divided(heads, numbers.total(heads)), index)[1])
 
 
-@partial(jax.jit, static_argnames=("numbers", "size"))
+@compiled(static_argnames=("numbers", "size"))
 def windowed(numbers: Any, size: int, inputs: Inputs, laws: Laws, lag: Any) -> Outputs:
     """Windows of `lag` steps; at token t, the posterior after it, and the probability of the token after it.
 
@@ -89,9 +111,9 @@ def windowed(numbers: Any, size: int, inputs: Inputs, laws: Laws, lag: Any) -> O
         total = numbers.total(numbers.times(prior, _columns(inputs.likelihoods, places)))
         return Outputs(total, posterior)
 
+    following = _by_place(jnp.roll(_pairs(inputs), -1, axis=1), size)
     arguments = numbers, table, inputs, start, index, laws, _by_place(laws.index, size), lag
     windows = _direct(*arguments) if size == 1 else _windows(*arguments)
-    following = _by_place(jnp.roll(_pairs(inputs), -1, axis=1), size)
     return _flat(jax.vmap(believed)(windows, following))
 
 
@@ -117,7 +139,7 @@ def _by_place(index: Any, size: int) -> Any:
 
 def _columns(table: Any, places: Any) -> Any:
     """Columns of `table` `(K, R)` at `places` `(B, C)`: row vectors `(1, K, B, C)`."""
-    return jax.tree.map(lambda part: part[:, places][None], table)
+    return jax.tree.map(lambda part: part.at[:, places].get(mode="promise_in_bounds")[None], table)
 
 
 def _flat(lanes: Any) -> Any:
@@ -162,7 +184,27 @@ def _step(numbers: Any, table: Any, rows: Any, likelihood: Any) -> Any:
 
 
 def _heads(numbers: Any, products: Any, start: Any) -> Any:
-    """What enters each chunk `(1, K, B, C)`: `start` through the products of all chunks before it, by doubling."""
+    """What enters each chunk `(1, K, B, C)`: `start` through the products of all chunks before it."""
+    if _chunks(products) == 1:
+        return start
+    return jax.lax.platform_dependent(
+        products, start, cpu=partial(_heads_in_turn, numbers), default=partial(_heads_by_doubling, numbers)
+    )
+
+
+def _heads_in_turn(numbers: Any, products: Any, start: Any) -> Any:
+    """Chunk by chunk: a step of a loop costs little beside a product of all chunks."""
+
+    def enter(vector: Any, product: Any) -> tuple[Any, Any]:
+        return numbers.tamed(numbers.matmul(vector, product)), vector
+
+    steps = jax.tree.map(lambda part: jnp.moveaxis(part, -1, 0)[..., None], products)
+    heads = jax.lax.scan(enter, start, steps)[1]
+    return jax.tree.map(lambda part: jnp.moveaxis(part[..., 0], 0, -1), heads)
+
+
+def _heads_by_doubling(numbers: Any, products: Any, start: Any) -> Any:
+    """Few steps, each over all chunks."""
     chunks = _chunks(products)
 
     def double(digit: Any, until: Any) -> Any:
@@ -185,38 +227,38 @@ def _windows(
     """
     size, _, chunks = index.shape
     eye = _identity(numbers, inputs, index)
-    place = jnp.arange(size)[:, None, None, None, None]
-    token = jnp.arange(chunks) * size + place
+    firsts = jnp.arange(chunks) * size
 
     def backward(suffix: Any, step: tuple[Any, Any, Any]) -> tuple[Any, Any]:
-        places, laws_at, token = step
+        place, places, laws_at = step
         column = jax.tree.map(lambda part: part.swapaxes(0, 1), _columns(inputs.likelihoods, places))
         longer = numbers.tamed(numbers.matmul(table, numbers.times(column, suffix)))
         end = numbers.tamed(numbers.matmul(_columns(laws.table, laws_at), suffix))
-        return _chosen(token == 0, suffix, longer), end
+        return _chosen(firsts + place == 0, suffix, longer), end
 
-    products, ends = jax.lax.scan(backward, eye, (index, law_index, token), reverse=True)
+    products, ends = jax.lax.scan(backward, eye, (jnp.arange(size), index, law_index), reverse=True)
     whole, rest = lag // size, lag % size
     fewer = _runs(numbers, products, eye, whole - 1)
     more = numbers.tamed(numbers.matmul(fewer, _shifted(products, -whole)))
     through = jax.vmap(lambda vector, product: numbers.tamed(numbers.matmul(vector, product)), (0, None))
     entering = _chosen(
-        place + rest < size,
+        jnp.arange(size)[:, None, None, None, None] + rest < size,
         _shifted(through(ends, fewer), whole),
         _shifted(through(ends, more), whole + 1),
     )
-    entering = jax.tree.map(lambda part: jnp.roll(part, rest, axis=0), entering)
     # the filter's posterior enters windows that reach the start, of which the first token is no step
     opening = _heads(numbers, products, start)
-    entering = _chosen(token <= lag, jax.tree.map(lambda part: part[None], opening), entering)
 
-    def onward(prefix: Any, step: tuple[Any, Any, Any]) -> tuple[Any, Any]:
-        vector, places, token = step
+    def onward(prefix: Any, step: tuple[Any, Any]) -> tuple[Any, Any]:
+        place, places = step
+        entered = jax.tree.map(
+            lambda part: jax.lax.dynamic_index_in_dim(part, (place - rest) % size, 0, False), entering
+        )
         longer = _step(numbers, table, prefix, _columns(inputs.likelihoods, places))
-        prefix = _chosen(token == 0, prefix, longer)
-        return prefix, numbers.tamed(numbers.matmul(vector, prefix))
+        prefix = _chosen(firsts + place == 0, prefix, longer)
+        return prefix, numbers.matmul(_chosen(firsts + place <= lag, opening, entered), prefix)
 
-    return jax.lax.scan(onward, eye, (entering, index, token))[1]
+    return jax.lax.scan(onward, eye, (jnp.arange(size), index))[1]
 
 
 def _runs(numbers: Any, products: Any, eye: Any, length: Any) -> Any:
@@ -230,7 +272,8 @@ def _runs(numbers: Any, products: Any, eye: Any, length: Any) -> Any:
         return _chosen(taken == 1, longer, run), power, after + (taken << digit)
 
     first = eye, products, jnp.ones((), dtype=jnp.int64)
-    return jax.lax.fori_loop(0, _chunks(products).bit_length(), double, first)[0]
+    digits = 64 - jax.lax.clz(jnp.asarray(length, dtype=jnp.int64))
+    return jax.lax.fori_loop(jnp.int64(0), digits, double, first)[0]
 
 
 def _direct(
