@@ -9,7 +9,7 @@ ones were (`filters.memory`).
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from filters.memory import Store, lent
 FEWEST = 64
 """The least number of sequences that this form is for."""
 
-BLOCK = 256
+BLOCK = 512
 """Sequences in a block, at least, where there are as many; fewer than twice as many."""
 
 MOST_REGIMES = 16
@@ -39,9 +39,15 @@ _store = Store(8)
 
 def applies(sequences: int, regimes: int) -> bool:
     """Whether there are enough sequences, few enough regimes, and JAX computes on the CPU."""
-    device = jax.config.values["jax_default_device"] or jax.devices()[0]
-    platform = device if isinstance(device, str) else device.platform
-    return sequences >= FEWEST and regimes <= MOST_REGIMES and platform == "cpu"
+    return (
+        sequences >= FEWEST and regimes <= MOST_REGIMES and _platform(jax.config.values["jax_default_device"]) == "cpu"
+    )
+
+
+@cache
+def _platform(device: Any) -> str:
+    device = device or jax.devices()[0]
+    return device if isinstance(device, str) else device.platform
 
 
 def filtered(tables: Tables, tokens: NDArray[np.int64], vocab_size: int, filled: int) -> tuple[Array, Array]:
