@@ -25,7 +25,7 @@ from filters.memory import Store, lent
 FEWEST = 64
 """The least number of sequences that this form is for."""
 
-BLOCK = 512
+BLOCK = 256
 """Sequences in a block, at least, where there are as many; fewer than twice as many."""
 
 MOST_REGIMES = 16
