@@ -66,14 +66,17 @@ def window(
     **options: Any,
 ) -> FilterResult:
     """As `filters.reference.window`."""
-    x, laws = hmm.check_tokens(tokens), reference.edge_table(hmm, edge)
+    x, table = hmm.check_tokens(tokens), reference.edge_table(hmm, edge)
     if (width := reference.checked_width(width)) >= x.shape[-1]:
         return forward(hmm, x, impossible=impossible, **options)
     run = _Run(hmm, x, hmm.transition, impossible, lag=width - 1, **options)
-    index = run.inputs.tokens if edge == "stationary" else np.zeros_like(run.inputs.tokens)
-    table = np.ones((max(LEAST, 1 << hmm.vocab_size.bit_length()), hmm.regimes))
-    table[: hmm.vocab_size] = laws
-    return run.windowed(Laws(run.tables.of(table.T), index), reference.window, width, edge)
+    if edge == "uniform":
+        laws = Laws(run.tables.of(table[:1].T), None)
+    else:
+        filled = np.ones((max(LEAST, 1 << hmm.vocab_size.bit_length()), hmm.regimes))
+        filled[: hmm.vocab_size] = table
+        laws = Laws(run.tables.of(filled.T), run.inputs.tokens)
+    return run.windowed(laws, reference.window, width, edge)
 
 
 def composite(

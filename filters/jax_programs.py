@@ -58,7 +58,10 @@ class Inputs(NamedTuple):
 
 
 class Laws(NamedTuple):
-    """Where windows start: at token t the regime has the law `table[:, index[b, t]]`, `(K, R)` and `(B, n)`."""
+    """Where windows start: at token t the regime has the law `table[:, index[b, t]]`, `(K, R)` and `(B, n)`.
+
+    Without an index it is the same everywhere, and `table` is `(K, 1)`.
+    """
 
     table: Any
     index: Any
@@ -112,7 +115,7 @@ def windowed(numbers: Any, size: int, inputs: Inputs, laws: Laws, lag: Any) -> O
         return Outputs(total, posterior)
 
     following = _by_place(jnp.roll(_pairs(inputs), -1, axis=1), size)
-    arguments = numbers, table, inputs, start, index, laws, _by_place(laws.index, size), lag
+    arguments = numbers, table, inputs, start, index, laws, lag
     windows = _direct(*arguments) if size == 1 else _windows(*arguments)
     return _flat(jax.vmap(believed)(windows, following))
 
@@ -140,6 +143,13 @@ def _by_place(index: Any, size: int) -> Any:
 def _columns(table: Any, places: Any) -> Any:
     """Columns of `table` `(K, R)` at `places` `(B, C)`: row vectors `(1, K, B, C)`."""
     return jax.tree.map(lambda part: part.at[:, places].get(mode="promise_in_bounds")[None], table)
+
+
+def _law(laws: Laws, places: Any) -> Any:
+    """The laws at `places` as `_columns`, or the one law as `(1, K, 1, 1)`."""
+    if places is None:
+        return jax.tree.map(lambda part: part[None, :, :, None], laws.table)
+    return _columns(laws.table, places)
 
 
 def _flat(lanes: Any) -> Any:
@@ -216,9 +226,7 @@ def _heads_by_doubling(numbers: Any, products: Any, start: Any) -> Any:
     return _joined([start, later], -1)
 
 
-def _windows(
-    numbers: Any, table: Any, inputs: Inputs, start: Any, index: Any, laws: Laws, law_index: Any, lag: Any
-) -> Any:
+def _windows(numbers: Any, table: Any, inputs: Inputs, start: Any, index: Any, laws: Laws, lag: Any) -> Any:
     """Posteriors at each token `(S, 1, K, B, C)`, up to a factor each.
 
     The window that ends at place p of a chunk has the tokens after place `p - lag`, counted on through the chunks
@@ -233,10 +241,11 @@ def _windows(
         place, places, laws_at = step
         column = jax.tree.map(lambda part: part.swapaxes(0, 1), _columns(inputs.likelihoods, places))
         longer = numbers.tamed(numbers.matmul(table, numbers.times(column, suffix)))
-        end = numbers.tamed(numbers.matmul(_columns(laws.table, laws_at), suffix))
+        end = numbers.tamed(numbers.matmul(_law(laws, laws_at), suffix))
         return _chosen(firsts + place == 0, suffix, longer), end
 
-    products, ends = jax.lax.scan(backward, eye, (jnp.arange(size), index, law_index), reverse=True)
+    edges = None if laws.index is None else _by_place(laws.index, size)
+    products, ends = jax.lax.scan(backward, eye, (jnp.arange(size), index, edges), reverse=True)
     whole, rest = lag // size, lag % size
     fewer = _runs(numbers, products, eye, whole - 1)
     more = numbers.tamed(numbers.matmul(fewer, _shifted(products, -whole)))
@@ -276,9 +285,7 @@ def _runs(numbers: Any, products: Any, eye: Any, length: Any) -> Any:
     return jax.lax.fori_loop(jnp.int64(0), digits, double, first)[0]
 
 
-def _direct(
-    numbers: Any, table: Any, inputs: Inputs, start: Any, index: Any, laws: Laws, law_index: Any, lag: Any
-) -> Any:
+def _direct(numbers: Any, table: Any, inputs: Inputs, start: Any, index: Any, laws: Laws, lag: Any) -> Any:
     """As `_windows` for `lag < DIRECT`, with chunks of one token."""
     places = index[0]
 
@@ -289,7 +296,10 @@ def _direct(
         vector = _step(numbers, table, vector, _columns(inputs.likelihoods, places[:, None]))
         return vector, vector
 
-    vectors = jax.lax.fori_loop(0, lag, absorb, _columns(laws.table, jnp.roll(law_index[0], lag, axis=-1)))
+    edges = None if laws.index is None else jnp.roll(_by_place(laws.index, 1)[0], lag, axis=-1)
+    shape = jax.tree.leaves(start)[0].shape[:-1] + places.shape[-1:]
+    begin = jax.tree.map(lambda part: jnp.broadcast_to(part, shape), _law(laws, edges))
+    vectors = jax.lax.fori_loop(0, lag, absorb, begin)
     opened = jax.lax.scan(open, start, places[:, 1:DIRECT].T)[1]
     opened = jax.tree.map(lambda part: jnp.moveaxis(part[..., 0], 0, -1), opened)
     opening = _joined([start, opened, jax.tree.map(lambda part: part[..., DIRECT:], vectors)], -1)
