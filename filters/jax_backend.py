@@ -73,9 +73,11 @@ def window(
     if edge == "uniform":
         laws = Laws(run.tables.of(table[:1].T), None)
     else:
-        filled = np.ones((max(LEAST, 1 << hmm.vocab_size.bit_length()), hmm.regimes))
-        filled[: hmm.vocab_size] = table
-        laws = Laws(run.tables.of(filled.T), run.inputs.tokens)
+        rows = np.ones((max(LEAST, 1 << hmm.vocab_size.bit_length()), hmm.regimes))
+        rows[: hmm.vocab_size] = table
+        index = np.zeros(run.inputs.pairs.shape, dtype=np.int32)
+        index[:, : x.shape[-1]] = run.x
+        laws = Laws(run.tables.of(rows.T), index)
     return run.windowed(laws, reference.window, width, edge)
 
 
@@ -101,7 +103,7 @@ def composite(
         return run.answered_by(reference.composite, width, rate)
     with float64_locally():
         laws = run.converted(carried, other.numbers)
-    index = np.arange(run.inputs.tokens.size, dtype=np.int32).reshape(run.inputs.tokens.shape)
+    index = np.arange(run.inputs.pairs.size, dtype=np.int32).reshape(run.inputs.pairs.shape)
     return run.windowed(Laws(laws, index), reference.composite, width, rate)
 
 
@@ -172,10 +174,12 @@ class _Run:
     def inputs(self) -> Inputs:
         """What the programs of `filters.jax_programs` read."""
         start = jax.tree.map(lambda part: part[:, self.x[:, 0]], self.tables.start)
-        filled = np.zeros((len(self.x), self.length), dtype=np.int32)
-        filled[:, : self.x.shape[1]] = self.x
-        shape = np.int32(self.x.shape[1]), np.int32(self.hmm.vocab_size)
-        return Inputs(self.tables.transition, self.tables.likelihoods, start, filled, *shape)
+        tokens, length = self.x.astype(np.int32), self.x.shape[1]
+        pairs = np.empty((len(tokens), self.length), dtype=np.int32)
+        np.multiply(tokens[:, :-1], np.int32(self.hmm.vocab_size), out=pairs[:, 1:length])
+        pairs[:, 1:length] += tokens[:, 1:]
+        pairs[:, :1] = pairs[:, length:] = self.tables.neutral
+        return Inputs(*self.tables.on_device, start, pairs)
 
     @property
     def in_batches(self) -> bool:

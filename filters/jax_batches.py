@@ -69,7 +69,7 @@ def filtered(tables: Tables, tokens: NDArray[np.int64], vocab_size: int, filled:
         start = tables.start[:, block[:, 0]]
         pairs = _pairs(block, vocab_size, filled)
         numbers = np.int32(length), np.int32(first)
-        posteriors, total = _filter(tables.transition, tables.likelihoods, start, pairs, *numbers, posteriors, spare)
+        posteriors, total = _filter(*tables.on_device, start, pairs, *numbers, posteriors, spare)
         totals.append(total)
 
     logs = _store.take((length - 1, sequences, kind), partial(np.empty, (length - 1, sequences), kind))

@@ -43,18 +43,15 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 class Inputs(NamedTuple):
-    """What fixes a filter: `table` `(K, K)`, `likelihoods` `(K, R)`, `start` `(K, B)` over `z_0`, `tokens` `(B, n)`.
+    """What fixes a filter: `table` `(K, K)`, `likelihoods` `(K, R)`, `start` `(K, B)` over `z_0`, `pairs` `(B, n)`.
 
-    A token v after a token u has the likelihoods `likelihoods[:, u vocab_size + v]`. The first one, and those from
-    `length` on, which fill the array up, have the last column: all 1.
+    A token has the likelihoods `likelihoods[:, pair]`; those of the first, and those that fill the array up, are all 1.
     """
 
     table: Any
     likelihoods: Any
     start: Any
-    tokens: Any
-    length: Any
-    vocab_size: Any
+    pairs: Any
 
 
 class Laws(NamedTuple):
@@ -114,7 +111,7 @@ def windowed(numbers: Any, size: int, inputs: Inputs, laws: Laws, lag: Any) -> O
         total = numbers.total(numbers.times(prior, _columns(inputs.likelihoods, places)))
         return Outputs(total, posterior)
 
-    following = _by_place(jnp.roll(_pairs(inputs), -1, axis=1), size)
+    following = _by_place(jnp.roll(inputs.pairs, -1, axis=1), size)
     arguments = numbers, table, inputs, start, index, laws, lag
     windows = _direct(*arguments) if size == 1 else _windows(*arguments)
     return _flat(jax.vmap(believed)(windows, following))
@@ -124,15 +121,7 @@ def _arranged(inputs: Inputs, size: int) -> tuple[Any, Any, Any]:
     """The table `(K, K, 1, 1)`, the start `(1, K, B, 1)` and the index `(S, B, C)`."""
     table = jax.tree.map(lambda part: part[:, :, None, None], inputs.table)
     start = jax.tree.map(lambda part: part[None, :, :, None], inputs.start)
-    return table, start, _by_place(_pairs(inputs), size)
-
-
-def _pairs(inputs: Inputs) -> Any:
-    """The column of `inputs.likelihoods` of each token, `(B, n)`."""
-    token = jnp.arange(inputs.tokens.shape[1])
-    pair = jnp.roll(inputs.tokens, 1, axis=1) * inputs.vocab_size + inputs.tokens
-    last = jax.tree.leaves(inputs.likelihoods)[0].shape[1] - 1
-    return jnp.where((token > 0) & (token < inputs.length), pair, last)
+    return table, start, _by_place(inputs.pairs, size)
 
 
 def _by_place(index: Any, size: int) -> Any:

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from filters import scaling
-from filters.hmm import Array, TwoTimescaleHMM
+from filters.hmm import Array, TwoTimescaleHMM, float64_locally
 from filters.jax_numbers import Linear, Wide
 from filters.wide import Wide as NumpyWide
 
@@ -36,6 +37,13 @@ class Tables(NamedTuple):
     start: Any
     never: NDArray[np.bool_] | None
     never_first: NDArray[np.bool_] | None
+    on_device: tuple[Any, Any]
+    """`transition` and `likelihoods` as JAX arrays."""
+
+    @property
+    def neutral(self) -> int:
+        """The last column of `likelihoods`."""
+        return int(jax.tree.leaves(self.likelihoods)[0].shape[1]) - 1
 
     def of(self, values: Array | NumpyWide) -> Any:
         """NumPy numbers as those of this predictor."""
@@ -72,12 +80,15 @@ def _made(hmm: TwoTimescaleHMM, transition: Array, dtype: str) -> Tables:
     def ready(values: NumpyWide) -> Any:
         return jax.tree.map(np.ascontiguousarray, numbers.of(values, computed))
 
+    tables = ready(NumpyWide.of(transition)), ready(NumpyWide.of(rows.T))
+    with float64_locally():
+        on_device = jax.tree.map(jnp.asarray, tables)
     return Tables(
         numbers,
         computed,
-        ready(NumpyWide.of(transition)),
-        ready(NumpyWide.of(rows.T)),
+        *tables,
         ready(NumpyWide(first.mantissa.T, first.exponent.T)),
         None if certain else never,
         None if certain else never_first,
+        on_device,
     )
