@@ -11,14 +11,19 @@ from pathlib import Path
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Yields a path beside `path` to write to; it takes `path`'s place when the block ends without an error."""
+def whole_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yields a path beside `path` to write to; it takes `path`'s place when the block ends without an error.
+
+    Where `durable`, the file has reached the disk then. Waiting for that takes a second on some file systems, so what
+    is written again and again, and may be lost with the machine though not with the process, does without.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        if durable:
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Protocol
 
 import numpy as np
@@ -282,11 +283,14 @@ class Runner:
             self.keep(trainer)
 
     def resume(self, trainer: Resumable) -> None:
-        """Puts a new trainer where the last checkpoint was taken, if there is one of this kind of device."""
+        """Puts a new trainer where the last checkpoint was taken, if there is a whole one of this kind of device."""
         checkpoint = self.partial / "checkpoint.pt"
         if not checkpoint.exists():
             return
-        saved = torch.load(checkpoint, map_location=self.runtime.device, weights_only=True)
+        try:
+            saved = torch.load(checkpoint, map_location=self.runtime.device, weights_only=True)
+        except (RuntimeError, EOFError, OSError, UnpicklingError):  # cut off when the machine stopped
+            return
         if saved["device"] != torch.device(self.runtime.device).type:
             return
         trainer.restore(saved["trainer"])
@@ -294,7 +298,8 @@ class Runner:
 
     def keep(self, trainer: Resumable) -> None:
         """Writes the checkpoint from which `resume` goes on."""
-        with whole_file(self.partial / "checkpoint.pt") as temporary:
+        started = time.perf_counter()
+        with whole_file(self.partial / "checkpoint.pt", durable=False) as temporary:
             torch.save(
                 {
                     "device": torch.device(self.runtime.device).type,
@@ -305,6 +310,7 @@ class Runner:
                 },
                 temporary,
             )
+        self.seconds += time.perf_counter() - started
 
     def tell(self, step: int) -> None:
         """Tells the listener that `step` steps are done."""

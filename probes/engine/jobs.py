@@ -164,7 +164,7 @@ class Engine:
             }
         )
         name = str(self.device).replace(":", "")
-        with whole_file(self.out / f"engine-{name}.json") as temporary:
+        with whole_file(self.out / f"engine-{name}.json", durable=False) as temporary:
             write_json(temporary, {"admitted": self.log})
         return []
 

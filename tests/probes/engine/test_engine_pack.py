@@ -87,6 +87,20 @@ def test_a_stopped_pack_goes_on_from_its_checkpoints(tmp_path):
         np.testing.assert_array_equal(before["train_loss"], after["train_loss"])
 
 
+@pytest.mark.parametrize("left", [0, 7, 0.5])
+def test_a_checkpoint_that_was_cut_off_is_not_used(tmp_path, left):
+    each = job()
+    whole = run([each], tmp_path / "whole")[each.trial.identity()]
+    engine = Engine(tmp_path / "cut", Runtime())
+    engine.add([each])
+    engine.turn()
+    (checkpoint,) = (tmp_path / "cut").rglob("checkpoint.pt")
+    content = checkpoint.read_bytes()
+    checkpoint.write_bytes(content[: left if isinstance(left, int) else int(len(content) * left)])
+    row = run([each], tmp_path / "cut")[each.trial.identity()]
+    assert row["excess"] == whole["excess"]
+
+
 def test_the_trainer_goes_on_from_an_engines_checkpoint(tmp_path):
     each = job()
     whole = Runner(each.trial, each.labels, Runtime(), tmp_path / "eager", None).run()
