@@ -28,12 +28,37 @@ def print_report(folder: Path) -> None:
     elif (folder / "result.json").is_file():
         print_rows(pd.DataFrame([read_row(folder)]))
     elif rows := single_runs(folder):
-        print_rows(pd.DataFrame(rows))
+        found = pd.DataFrame(rows)
+        if _choose(found):
+            console.print(UNFINISHED, end="\n\n")
+        print_rows(found)
     else:
         recorded = [path.parent for place in (folder, folder.parent) for path in place.glob("*/results.parquet")]
         raise CatalogueError(f"{folder}: no recorded sweep (results.parquet) or trial here{nearest(folder, recorded)}")
 
 
+def _choose(rows: pd.DataFrame) -> bool:
+    """Marks as chosen, in rows of a sweep without its table, each architecture's learning rate that is best on
+    validation so far, on the first seed. Whether there was one to choose."""
+    any_chosen = False
+    for _, part in rows.groupby(["task", "architecture", "point"], dropna=False):
+        ok = part[part["status"] == "ok"]
+        first = ok[ok["model_seed"] == ok["model_seed"].min()]
+        if first["lr"].nunique() > 1:
+            any_chosen = True
+            best = first.loc[first["validation_excess"].astype(float).idxmin(), "lr"]
+            rows.loc[part.index, "chosen"] = part["lr"] == best
+        else:
+            rows.loc[part.index, "chosen"] = True
+    if not any_chosen:
+        rows["chosen"] = False
+    return any_chosen
+
+
+UNFINISHED = (
+    "This sweep has not ended: the same command goes on with it. Of several learning rates the one is shown that is "
+    "best on validation among those that have been tried."
+)
 SEEDS_TO_RANK = 5
 WORST_MATCH = 0.05
 """Relative mismatch of a matched model beyond which a reader is told."""

@@ -186,3 +186,24 @@ def test_modes_are_printed_for_trials_that_have_them(printed: io.StringIO, monke
     before = printed.getvalue()
     cli_modes.print_modes(pd.DataFrame([other]))
     assert printed.getvalue() == before
+
+
+def test_a_sweep_without_its_table_shows_the_best_learning_rate_so_far():
+    row = {"task": "t", "point": "", "status": "ok"}
+    rows = pd.DataFrame(
+        [
+            {**row, "architecture": name, "lr": lr, "model_seed": seed, "validation_excess": excess}
+            for name, lr, seed, excess in (
+                ("a", 1e-3, 0, 0.3),
+                ("a", 2e-3, 0, 0.2),
+                ("a", 2e-3, 1, 0.5),
+                ("a", 1e-3, 1, 0.1),  # not of the first seed: it chooses nothing
+                ("b", 1e-3, 0, 0.3),
+            )
+        ]
+    )
+    assert cli_report._choose(rows)
+    assert rows["chosen"].tolist() == [False, True, True, False, True]
+    alone = rows[rows["lr"] == 1e-3].copy()
+    assert not cli_report._choose(alone)
+    assert not alone["chosen"].any()
