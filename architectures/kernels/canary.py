@@ -6,9 +6,12 @@ with the definition on the same numbers in float64:
 
     error(x) = |x - x_ref| / |x_ref|    (Frobenius norms), for the output and the gradient of every argument
 
-A tensor that is all zero in the reference is compared with the absolute norm. Gradients flow from the first `ROWS`
+A tensor that is all zero in the reference is compared with the absolute norm. The gradient of the output comes in every
+layout that it may have in training, and the largest error counts. Gradients flow from the first `ROWS`
 sequences of the batch alone, so that the slow definition runs on those and the kernel at the full shape. `approve`
 lets through the fastest kernel whose every error is within `TOLERANCE`, and refuses the others with their numbers.
+A kernel that is let through may hand the next operation another layout than the form before it: `settle` records and
+approves until nothing new is seen.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from torch.overrides import TorchFunctionMode
 
 from .. import kernels
 
+ROUNDS = 8
+"""Times that a model is run at most until its calls are settled."""
 ROWS = 2
 """Sequences of the batch on which the definition runs."""
 
@@ -55,8 +60,8 @@ class Call:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What kernels are chosen by: the operation, shapes and dtypes."""
-        shapes = tuple(None if x is None else (tuple(x.shape), str(x.dtype)) for x in self.arguments)
+        """What kernels are chosen by: the operation, shapes, strides and dtypes."""
+        shapes = tuple(None if x is None else (tuple(x.shape), x.stride(), str(x.dtype)) for x in self.arguments)
         return (self.operation, shapes, self.options)
 
 
@@ -106,7 +111,7 @@ class _Attention(TorchFunctionMode):
 
 @contextmanager
 def record() -> Iterator[dict[tuple[Any, ...], Call]]:
-    """Collects the calls made inside the block, one for every operation, shapes and dtypes."""
+    """Collects the calls made inside the block, one for every operation, shapes, strides and dtypes."""
     calls: dict[tuple[Any, ...], Call] = {}
 
     def hear(operation: str, arguments: Sequence[Tensor | None]) -> None:
@@ -161,13 +166,26 @@ def _leaf(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
 
 
 def _gradients(
-    function: Callable[..., Any], arguments: Sequence[Tensor | None], direction: Tensor
-) -> tuple[Tensor, list[Tensor | None]]:
+    function: Callable[..., Any], arguments: Sequence[Tensor | None], direction: Tensor, *, layouts: bool = False
+) -> tuple[Tensor, list[list[Tensor | None]]]:
+    """The output, and the gradients of the arguments for `direction`, or for each of its layouts."""
     output = function(*arguments)
     output = output[0] if isinstance(output, tuple) else output
     leaves = [x for x in arguments if x is not None and x.requires_grad]
-    found = iter(torch.autograd.grad(output, leaves, direction.to(output.dtype), allow_unused=True))
-    return output.detach(), [next(found) if x is not None and x.requires_grad else None for x in arguments]
+    found = []
+    for given in _layouts(direction.to(output.dtype), output) if layouts else [direction.to(output.dtype)]:
+        each = iter(torch.autograd.grad(output, leaves, given, allow_unused=True, retain_graph=True))
+        found.append([next(each) if x is not None and x.requires_grad else None for x in arguments])
+    return output.detach(), found
+
+
+def _layouts(direction: Tensor, output: Tensor) -> list[Tensor]:
+    """`direction` contiguous, as the output lies in memory, and, of four dimensions, with the middle two exchanged: the
+    gradient of heads that were put beside each other again."""
+    kept = [direction.contiguous(), torch.empty_like(output, dtype=direction.dtype).copy_(direction)]
+    if direction.ndim == 4:
+        kept.append(direction.transpose(1, 2).contiguous().transpose(1, 2))
+    return list({x.stride(): x for x in kept}.values())
 
 
 def _error(found: Tensor | None, expected: Tensor | None) -> float:
@@ -190,7 +208,8 @@ def judge(call: Call, backend: str, *, seed: int = 0) -> Verdict:
     tolerance = TOLERANCE[dtype]
     expected, direction = _reference(call, seed)
     try:
-        output, gradients = _gradients(_function(call, backend), [_leaf(x) for x in call.arguments], direction)
+        arguments = [_leaf(x) for x in call.arguments]
+        output, gradients = _gradients(_function(call, backend), arguments, direction, layouts=True)
         if first.is_cuda:
             torch.cuda.synchronize(first.device)
     except Exception as error:
@@ -202,8 +221,8 @@ def judge(call: Call, backend: str, *, seed: int = 0) -> Verdict:
     rows = _rows(call)
     output_error = _error(output[:rows], expected[0])
     errors = [
-        _error(g[:rows] if g is not None and _batched(call, x) else g, e)
-        for x, g, e in zip(call.arguments, gradients, expected[1], strict=True)
+        max(_error(g[:rows] if g is not None and _batched(call, x) else g, e) for g in each)
+        for x, e, *each in zip(call.arguments, expected[1], *gradients, strict=True)
     ]
     worst = max(range(len(errors)), key=lambda index: errors[index])
     accepted = max(output_error, errors[worst]) <= tolerance
@@ -233,7 +252,8 @@ def _reference(call: Call, seed: int) -> tuple[tuple[Tensor, list[Tensor | None]
     direction = torch.zeros(batch, *shape.shape[1:], dtype=torch.float64, device=first.device)
     direction[:rows] = torch.randn(shape.shape, generator=generator, dtype=torch.float64, device=first.device)
     direction = direction.to(first.dtype)
-    return _gradients(function, cut, direction[:rows].double()), direction
+    output, (gradients,) = _gradients(function, cut, direction[:rows].double())
+    return (output, gradients), direction
 
 
 def _definition(call: Call) -> Callable[..., Any]:
@@ -293,6 +313,21 @@ def approve(calls: Iterable[Call]) -> list[Verdict]:
                     kernels.approve(call.operation, backend)
                 break
             _refuse(call.operation, backend)
+    return verdicts
+
+
+def settle(run: Callable[[], object]) -> list[Verdict]:
+    """Records `run` and approves kernels, again and again until `run` makes no call of a signature not judged yet."""
+    verdicts: list[Verdict] = []
+    judged: set[tuple[Any, ...]] = set()
+    for _ in range(ROUNDS):
+        with record() as calls:
+            run()
+        new = {signature: call for signature, call in calls.items() if signature not in judged}
+        if not new:
+            break
+        judged.update(new)
+        verdicts += approve(new.values())
     return verdicts
 
 

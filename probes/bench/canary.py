@@ -62,10 +62,9 @@ def judge(
     torch.manual_seed(0)
     model = build(spec).to(device)
     tokens = torch.randint(16, (batch, length), device=device)
-    with (
-        canary.record() as calls,
-        torch.no_grad(),
-        torch.autocast(device.type, dtype=autocast, enabled=autocast is not None),
-    ):
-        model(tokens)
-    return canary.approve(calls.values())
+
+    def run() -> None:
+        with torch.no_grad(), torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
+            model(tokens)
+
+    return canary.settle(run)

@@ -206,9 +206,7 @@ def check(
     model: nn.Module, task: Task, train: Training, device: torch.device, autocast: torch.dtype | None
 ) -> list[canary.Verdict]:
     """The canary at a shape."""
-    with canary.record() as calls:
-        once(model, task, train, device, autocast)
-    return canary.approve(calls.values())
+    return canary.settle(lambda: once(model, task, train, device, autocast))
 
 
 def once(model: nn.Module, task: Task, train: Training, device: torch.device, autocast: torch.dtype | None) -> None:

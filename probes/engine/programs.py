@@ -66,9 +66,7 @@ class Programs:
                 model(batch.tokens, positions=batch.scored, **controls)
 
         if key not in self.verdicts:
-            with canary.record() as calls:
-                once()
-            self.verdicts[key] = canary.approve(calls.values())
+            self.verdicts[key] = canary.settle(once)
             self._write()
         # So that every model of a program is compiled in the same state, its kernels chosen and noted.
         once()

@@ -64,13 +64,33 @@ def wrong_gradient(q, k, v, beta, g=None, initial=None):
     return kernels.load("gated_delta", "plain")(q, k, v, _WrongGradient.apply(beta), g, initial)
 
 
+class _WrongForStrides(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad if grad.is_contiguous() else -grad
+
+
+def wrong_for_strides(q, k, v, beta, g=None, initial=None):
+    output, state = kernels.load("gated_delta", "plain")(q, k, v, beta, g, initial)
+    return _WrongForStrides.apply(output), state
+
+
 def broken(q, k, v, beta, g=None, initial=None):
     raise RuntimeError("not on this machine")
 
 
 @pytest.mark.parametrize(
     ("function", "output", "gradient", "worst"),
-    [(wrong_output, 0.1, 0.1, None), (wrong_gradient, 0.0, 0.1, 3), (broken, math.inf, math.inf, -1)],
+    [
+        (wrong_output, 0.1, 0.1, None),
+        (wrong_gradient, 0.0, 0.1, 3),
+        (wrong_for_strides, 0.0, 2.0, None),
+        (broken, math.inf, math.inf, -1),
+    ],
 )
 def test_a_wrong_kernel_is_refused_and_the_next_one_used(monkeypatch, function, output, gradient, worst):
     torch.manual_seed(0)
@@ -120,3 +140,21 @@ def test_copies_keep_values_and_the_layout_that_can_be_kept(view):
     shared = x.ndim and (0 in x.stride() or x.ndim == 4)
     assert shared or copy.stride() == x.stride()
     assert canary._copy(x, torch.float64).dtype == torch.float64
+
+
+def test_what_a_model_does_once_kernels_are_chosen_is_judged_too():
+    """As where a convolution that was let through lays its output out in another way."""
+    x = torch.randn(3, 2, 5, 4)
+    layouts = [x, x.transpose(1, 2).contiguous().transpose(1, 2)]
+    rounds = []
+
+    def run():
+        rounds.append(len(rounds))
+        y = layouts[min(len(rounds) - 1, 1)]
+        torch.nn.functional.scaled_dot_product_attention(y, y, y, is_causal=True)
+
+    verdicts = canary.settle(run)
+    assert len(rounds) == 3
+    assert [verdict.accepted for verdict in verdicts] == [True, True]
+    once = canary.settle(lambda: torch.nn.functional.scaled_dot_product_attention(x, x, x))
+    assert len(once) == 1
