@@ -44,13 +44,16 @@ def closeness(logits: Tensor) -> Tensor:
 def score_positions(
     features: Tensor, head: Callable[[Tensor], Tensor], vocab_size: int, score: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """`score(head(features))`, `(B, T, D)` to `(B, T)` float32, without a gradient and without all logits at once."""
+    """`score(head(features))`, `(B, T, D)` to `(B, T)` float32, without a gradient and without all logits at once.
+
+    Logits are widened to float32 here, so that the head's own are gone before the score makes its copy.
+    """
     with torch.no_grad():
         rows = features.detach().flatten(0, -2)
         size = max(1, LARGEST // vocab_size)
         if len(rows) <= size:
-            return score(head(rows)).view(features.shape[:-1])
-        return torch.cat([score(head(part)) for part in rows.split(size)]).view(features.shape[:-1])
+            return score(head(rows).float()).view(features.shape[:-1])
+        return torch.cat([score(head(part).float()) for part in rows.split(size)]).view(features.shape[:-1])
 
 
 class Statistics(nn.Module):

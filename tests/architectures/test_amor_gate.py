@@ -53,6 +53,24 @@ def test_scores_in_parts_are_the_scores_and_carry_no_gradient(monkeypatch):
     assert not whole.requires_grad
 
 
+def test_a_heads_own_logits_are_gone_before_the_score():
+    import weakref
+
+    heads, alive = [], []
+
+    def head(x):
+        logits = x @ torch.randn(4, 5).bfloat16()
+        heads.append(weakref.ref(logits))
+        return logits
+
+    def score(logits):
+        alive.append(heads[-1]() is not None)
+        return normalised_entropy(logits)
+
+    score_positions(torch.randn(2, 3, 4).bfloat16(), head, 5, score)
+    assert alive == [False]
+
+
 def test_statistics_follow_the_papers_order_median_and_deviation():
     gate = Statistics(**DEFAULT).train()
     score = torch.tensor([[0.1, 0.9, 0.4, 0.2]])
