@@ -8,6 +8,7 @@ Shapes: `B` sequences, one token each; `H` heads of `d` channels; `S` the cache'
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -84,9 +85,13 @@ def normed(x: Tensor, norm: Norm, out: Tensor) -> None:
 
 def entropy(x: Tensor, weight: Tensor, score: Tensor, *, norm: Norm | None = None) -> None:
     """`score (B,)` float32: the entropy of `softmax(W norm(x))` over `log V`, `W (V, K)`."""
-    logits = F.linear(full(normalise(x, norm, weight.dtype)), full(weight)).to(weight.dtype)
+    spread(F.linear(full(normalise(x, norm, weight.dtype)), full(weight)).to(weight.dtype), score)
+
+
+def spread(logits: Tensor, score: Tensor) -> None:
+    """What `entropy` does with its logits `(B, V)`."""
     probability = torch.softmax(full(logits), dim=-1)
-    score.copy_(torch.special.entr(probability).sum(-1) / torch.tensor(float(max(2, len(weight)))).log().item())
+    score.copy_(torch.special.entr(probability).sum(-1) / math.log(max(2, logits.shape[-1])))
 
 
 def route(

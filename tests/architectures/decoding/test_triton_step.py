@@ -66,9 +66,16 @@ def test_project(case, batch, dtype):
     compare("project", (wide[:, 2:22], weight, draw(batch, 13, dtype=dtype)), options, [2], dtype)
 
 
-def test_project_of_many_sequences():
-    norm = Norm(draw(20), 1e-5)
-    compare("project", (draw(17, 20), draw(26, 20), draw(17, 13)), {"norm": norm, "swiglu": True}, [2], torch.float32)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("batch", [5, 17])
+def test_many_sequences(batch, dtype):
+    norm = Norm(draw(20, dtype=dtype), 1e-5)
+    x, out = draw(batch, 20, dtype=dtype), draw(batch, 13, dtype=dtype)
+    compare("project", (x, draw(26, 20, dtype=dtype), out), {"norm": norm, "swiglu": True}, [2], dtype)
+    fire = (torch.arange(batch, device=DEVICE) % 2).to(torch.uint8)
+    options = {"fire": fire, "residual": True, "scale": draw(13, dtype=dtype)}
+    compare("project", (draw(batch, 20), draw(13, 20, dtype=dtype), out), options, [2], dtype)
+    compare("entropy", (x, draw(1500, 20, dtype=dtype), draw(batch)), {"norm": norm}, [2], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -194,7 +201,11 @@ def test_a_shut_gate_reads_neither_weights_nor_cache():
 @pytest.mark.parametrize(
     "name", ["Transformer", "Mamba2 Fused Hybrid", "Amor-Mamba2", "Amor-Gated DeltaNet", "Oryx-TM"]
 )
-def test_the_whole_step(name):
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_whole_step(name, most, monkeypatch):
+    from architectures.decoding import triton_ops
+
+    monkeypatch.setattr(triton_ops, "MOST", most)  # 1: the two sequences are many
     model = model_of(name, torch.float32).to(DEVICE)
     prompt = torch.randint(V, (2, 9), device=DEVICE)
     _, state = prefill(model, prompt, model.init_state(2, 16), chunk=5)
