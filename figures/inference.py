@@ -41,12 +41,13 @@ def draw(
     """
     numbers = read(Path(results), scale, batch, gate)
     with style():
-        figure = new(PAGE, 4.1)
+        figure = new(PAGE, 4.6)
         axes = figure.subplots(1, 3)
         names = list(dict.fromkeys(numbers.model))
         for axis, (column, (bound, unit, title)) in zip(axes, PANELS.items(), strict=True):
             _panel(axis, numbers, names, column, bound)
-            axis.set(title=title, xlabel="tokens of context", ylabel=unit)
+            several = "ms per step" if batch > 1 and unit == "ms per token" else unit
+            axis.set(title=title, xlabel="tokens of context", ylabel=several)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
         return save(figure, out, "inference", numbers)
@@ -74,18 +75,25 @@ def read(path: Path, scale: str, batch: int, gate: str) -> pd.DataFrame:
 
 
 def _panel(axis: Axes, numbers: pd.DataFrame, names: list[str], column: str, bound: str | None) -> None:
+    """One quantity; a CPU's record has no peak memory, and its panel says so."""
     for index, name in enumerate(names):
         part = numbers[(numbers.model == name) & numbers[column].notna()].sort_values("context")
         color = COLORS[index % len(COLORS)]
         line = "-" if index < len(COLORS) else "--"
         axis.plot(part.context, part[column], line, color=color, marker=MARKERS[index % len(MARKERS)], label=name, ms=3)
         if bound is not None:
-            axis.plot(part.context, part[bound], ":", color=color, lw=0.8)
+            alone = "_" if len(part) == 1 else ""  # one point is no line
+            axis.plot(part.context, part[bound], ":", marker=alone, color=color, lw=0.8)
     if bound is not None:
         axis.plot([], [], ":", color=GREY, lw=0.8, label="bound of each")
     axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1024:g}K"))
+    if numbers[column].isna().all():
+        axis.set_yticks([])
+        axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, ha="center", color=GREY)
+        return
     axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = axis.get_ylim()
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 12 * low else (1, 1.5, 2, 3, 4, 5, 7)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1024:g}K"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from figures import inference
 
@@ -56,7 +57,31 @@ def test_missing_and_foreign_results(tmp_path: Path) -> None:
         inference.draw(tmp_path, results=write(tmp_path / "inference.json", [row("Mamba2", 1)], schema="0"))
 
 
-def test_the_shipped_record_is_drawn(tmp_path: Path) -> None:
-    table = pd.read_csv(inference.draw(tmp_path, results=RECORD)[2])
-    assert len(table) == 10 * 7
+@pytest.mark.parametrize("scale", ["1.5B", "440M", "180M"])
+def test_the_shipped_record_is_drawn(tmp_path: Path, scale: str) -> None:
+    table = pd.read_csv(inference.draw(tmp_path, results=RECORD, scale=scale)[2])
+    assert len(table) == 10 * (7 if scale == "1.5B" else 3) + 4 * 3  # the paper's models, Oryx
     assert table.decode_ms.notna().all()
+
+
+@pytest.mark.parametrize(("contexts", "marker"), [([8192], "_"), ([8192, 16384], "")])
+def test_a_single_context_shows_its_bound(contexts: list[int], marker: str) -> None:
+    rows = [row("Mamba2", context, decode_ms=4.0, decode_bound_ms=1.0) for context in contexts]
+    axis = Figure().subplots()
+    inference._panel(axis, pd.DataFrame(rows), ["Mamba2"], "decode_ms", "decode_bound_ms")
+    [bound] = [line for line in axis.get_lines() if line.get_linestyle() == ":" and len(line.get_xdata())]
+    assert list(bound.get_ydata()) == [1.0] * len(contexts)
+    assert bound.get_marker() == marker
+
+
+def test_a_step_of_several_sequences_is_not_a_token(tmp_path: Path) -> None:
+    path = write(tmp_path / "inference.json", [row("Mamba2", 8192, decode_ms=4.0) | {"batch": 4}])
+    drawn = inference.draw(tmp_path / "out", results=path, scale="180M", batch=4)[1].read_text()
+    assert "ms per step" in drawn
+    assert "ms per token" not in drawn
+
+
+def test_a_record_without_peak_memory_is_drawn(tmp_path: Path) -> None:
+    known = [row("Mamba2", context, decode_ms=4.0, prefill_s=1.0) | {"prefill_gb": None} for context in (1024, 2048)]
+    drawn = inference.draw(tmp_path, results=write(tmp_path / "inference.json", known), scale="180M")
+    assert drawn[1].read_text().count("not measured") == 1
