@@ -3,7 +3,7 @@
 AMOR's tables 11 to 13 on this device, with random weights. First every model's greedy tokens are compared with the
 full forward pass, every prefill kernel with its definition. Written after each row as `inference.json`, from which a
 later run goes on; at the end the tables in the paper's layout, as `inference.md` too: each number, how many times its
-bound that is, the paper's in brackets.
+bound that is, the paper's in brackets; and what they say of the bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from probes import environment
 from probes.cli_common import check_device, console, show_table, table
 from probes.files import whole_file
-from probes.inference import machine, record, report, verify
+from probes.inference import findings, machine, record, report, verify
 from probes.inference.kernels import approve, prefiller, recurrences
 from probes.inference.measure import Protocol, measure
 from probes.inference.models import Case, cases, make, settle
@@ -92,8 +92,8 @@ def run(out: Path, **dials: Any) -> None:
         _measure(case, protocols, device, dtype, rates, result, write)
         print(f"{case.label} {case.scale}: {time.perf_counter() - started:.1f} s", flush=True)
     with whole_file(out / "inference.md") as temporary:
-        text = f"{report.markdown(result['rows'])}\n{report.crossing(result['rows'])}"
-        temporary.write_text(text, encoding="utf-8")
+        parts = (report.markdown(result["rows"]), report.crossing(result["rows"]), *findings.parts(result))
+        temporary.write_text("\n".join(part for part in parts if part), encoding="utf-8")
     for title, head, lines in report.tables(result["rows"]):
         console.print(title)
         show_table(table(head, lines))

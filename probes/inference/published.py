@@ -111,6 +111,21 @@ decode_ms: Amor-Gated DeltaNet + distilled router: 25.07 25.34 27.08 31.26 36.46
 }
 
 
+THROUGHPUT = {
+    "Transformer": 102.0,
+    "Mamba2": 63.8,
+    "Gated DeltaNet": 44.6,
+    "Mamba2 Serial Hybrid": 64.5,
+    "Gated DeltaNet Serial Hybrid": 48.6,
+    "Mamba2 Fused Hybrid": 60.1,
+    "Amor-Mamba2": 57.8,
+    "Amor-Mamba2 + distilled router": 58.3,
+    "Amor-Gated DeltaNet": 41.7,
+    "Amor-Gated DeltaNet + distilled router": 41.9,
+}
+"""Tokens a second, greedy, 1.5B, after about 3K tokens, on one H100 NVL: AMOR's table 10."""
+
+
 def published(model: str, scale: str, context: int, quantity: str) -> float | None:
     """The paper's number; None where it has none, or ran out of memory."""
     if scale not in _TABLES or context not in CONTEXTS:

@@ -136,8 +136,13 @@ def crossovers(rows: Sequence[Row], quantity: str = "decode_ms") -> list[dict[st
 
 
 def crossing(rows: Sequence[Row]) -> str:
-    """The crossovers of one sequence's decoding at the rates of the dial as a Markdown table, a column a scale."""
+    """The crossovers of one sequence's decoding at the rates of the dial as a Markdown table, a column a scale.
+
+    Empty where there is no pair to compare.
+    """
     found = [one for one in crossovers(rows) if one["batch"] == 1 and not one["model"].endswith(", own gate")]
+    if not found:
+        return ""
     scales = list(dict.fromkeys(one["scale"] for one in found))
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for one in found:

@@ -369,17 +369,3 @@ def test_kernels_are_first_called_with_a_whole_chunk(name: str, monkeypatch: pyt
         assert output.shape[1] == longer[0].shape[1]
         expected, _ = whole(operation, "chunked", *arguments)
         torch.testing.assert_close(output[:, :length], expected, rtol=2e-2, atol=2e-2)
-
-
-def test_the_document_shows_the_record() -> None:
-    docs = Path(__file__).resolve().parents[3] / "docs"
-    record = json.loads((docs / "recorded" / "inference_h200.json").read_text())
-    text = (docs / "inference.md").read_text()
-    assert report.markdown(record["rows"]) in text
-    assert report.crossing(record["rows"]) in text
-    assert record["crossovers"] == report.crossovers(record["rows"])
-    assert all(row["state_bytes"] == row["counted_bytes"] for row in record["rows"] if row["status"] == "ok")
-    assert all(found["agrees"] for found in record["agreement"])
-    for row in record["rows"]:
-        if (row["scale"], row["batch"]) == ("1.5B", 1) and row["model"].startswith("Amor-Mamba2"):
-            assert row["context"] < 8192 or row["decode_over_bound"] < 2
