@@ -40,11 +40,19 @@ def _torch(module: str, form: str = "") -> dict[str, Backend]:
     return {"chunked": Backend(f"{home}:chunked{form}"), "plain": Backend(f"{home}:plain{form}")}
 
 
+def _convolution(name: str, form: str) -> dict[str, Backend]:
+    return {
+        "fla": Backend(f"{_GPU}:{name}", "fla", cuda=True),
+        "triton": Backend(f"architectures.kernels.conv_operator:{name}", "triton", cuda=True),
+        **_torch("conv", form),
+    }
+
+
 _GPU = "architectures.kernels.gpu"
 OPERATIONS: dict[str, dict[str, Backend]] = {
     "scan": _torch("scan"),
-    "short_conv": {"fla": Backend(f"{_GPU}:short_conv", "fla", cuda=True), **_torch("conv")},
-    "short_conv_silu": {"fla": Backend(f"{_GPU}:short_conv_silu", "fla", cuda=True), **_torch("conv", "_silu")},
+    "short_conv": _convolution("short_conv", ""),
+    "short_conv_silu": _convolution("short_conv_silu", "_silu"),
     "ssd": {"mamba_ssm": Backend(f"{_GPU}:ssd", "mamba_ssm", cuda=True), **_torch("ssd")},
     "gated_delta": {"fla": Backend(f"{_GPU}:gated_delta", "fla", cuda=True, half_only=True), **_torch("delta")},
     "delta": {"fla": Backend(f"{_GPU}:delta", "fla", cuda=True, half_only=True), **_torch("delta")},
@@ -53,11 +61,12 @@ OPERATIONS: dict[str, dict[str, Backend]] = {
 }
 
 HALF = (torch.bfloat16, torch.float16)
-COMPILED: dict[str, tuple[str, ...]] = {"short_conv": ("fla", "plain"), "short_conv_silu": ("fla", "plain")}
+COMPILED: dict[str, tuple[str, ...]] = dict.fromkeys(("short_conv", "short_conv_silu"), ("fla", "triton", "plain"))
 """Backends in `auto`'s order under torch.compile on a GPU, where it is another than the table's: of these operations
 the compiler makes kernels of the definition that are faster than torch's own. `("plain",)` leaves them to it."""
 
 _approved: set[tuple[str, str]] = set()
+_refused: dict[tuple[str, str], str] = {}
 
 listeners: list[Callable[[str, tuple[Tensor | None, ...]], None]] = []
 """Each hears of every call: the operation and its arguments."""
@@ -70,9 +79,16 @@ def approve(operation: str, backend: str) -> None:
     _approved.add((operation, backend))
 
 
+def refuse(operation: str, backend: str, why: str) -> None:
+    """Undoes `approve`, and lets nobody have the kernel who asks for it by name: it disagreed in this process."""
+    withdraw(operation, backend)
+    _refused[operation, backend] = why
+
+
 def withdraw(operation: str, backend: str) -> None:
-    """Undoes `approve`."""
+    """Undoes `approve` and `refuse`."""
     _approved.discard((operation, backend))
+    _refused.pop((operation, backend), None)
 
 
 def check(kernels: Kernels) -> None:
@@ -82,11 +98,19 @@ def check(kernels: Kernels) -> None:
         if kernels not in everywhere:
             raise unknown("kernels", kernels, everywhere)
         return
+    if not isinstance(kernels, Mapping):
+        raise SpecError(f"kernels: expected a name or `operation: backend`, not {kernels!r}; nearest: 'auto'")
     for operation, backend in kernels.items():
         if operation not in OPERATIONS:
             raise unknown("kernels", operation, OPERATIONS)
         if backend not in {"auto", *OPERATIONS[operation]}:
             raise unknown(f"kernels.{operation}", backend, {"auto", *OPERATIONS[operation]})
+
+
+def told(operation: str, kernels: Kernels) -> str | None:
+    """The backend that is asked for by name, None where it is left to `auto`."""
+    name = kernels if isinstance(kernels, str) else kernels.get(operation, "auto")
+    return name if name in OPERATIONS[operation] else None
 
 
 def choose(operation: str, kernels: Kernels, device: str, dtype: torch.dtype = torch.bfloat16) -> str:
@@ -95,18 +119,20 @@ def choose(operation: str, kernels: Kernels, device: str, dtype: torch.dtype = t
     One that was asked for and cannot run here raises `SpecError`; an operation without it takes what `auto` takes.
     """
     backends = OPERATIONS[operation]
-    told = kernels if isinstance(kernels, str) else kernels.get(operation, "auto")
-    if told in backends:
-        backend = backends[told]
+    name = told(operation, kernels)
+    if name is not None:
+        backend = backends[name]
         if backend.cuda and device != "cuda":
             raise SpecError(
-                f"kernels.{operation}: {told!r} needs a CUDA device, this is {device!r}; nearest: 'chunked'"
+                f"kernels.{operation}: {name!r} needs a CUDA device, this is {device!r}; nearest: 'chunked'"
             )
         if not installed(backend):
-            raise SpecError(f"kernels.{operation}: {told!r} needs the package {backend.package!r}; nearest: 'chunked'")
+            raise SpecError(f"kernels.{operation}: {name!r} needs the package {backend.package!r}; nearest: 'chunked'")
         if backend.half_only and dtype not in HALF:
-            raise SpecError(f"kernels.{operation}: {told!r} runs in half precision, not {dtype}; nearest: 'chunked'")
-        return told
+            raise SpecError(f"kernels.{operation}: {name!r} runs in half precision, not {dtype}; nearest: 'chunked'")
+        if (operation, name) in _refused:
+            raise SpecError(f"kernels.{operation}: {name!r}: {_refused[operation, name]}; nearest: 'auto'")
+        return name
     names: Iterable[str] = backends
     if device == "cuda" and operation in COMPILED and torch.compiler.is_compiling():
         names = COMPILED[operation]

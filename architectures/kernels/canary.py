@@ -275,15 +275,19 @@ def _function(call: Call, backend: str) -> Callable[..., Any]:
     return run
 
 
-def candidates(call: Call) -> Iterator[str]:
-    """The backends that may run a call on its device, fastest first; the definition is not among them.
+def candidates(call: Call, chosen: kernels.Kernels = "auto") -> Iterator[str]:
+    """The backends that may run a call on its device, fastest first, or the one that `chosen` names; the definition is
+    not among them.
 
     For attention, what PyTorch chooses for these arguments, again and again until nothing is left to be switched off.
     """
     first = call.arguments[0]
     assert first is not None
     if call.operation != ATTENTION:
+        told = kernels.told(call.operation, chosen)
         for name, backend in kernels.OPERATIONS[call.operation].items():
+            if told not in (None, name):
+                continue
             fits = not backend.half_only or first.dtype in kernels.HALF
             if name != "plain" and fits and (first.is_cuda or not backend.cuda) and kernels.installed(backend):
                 yield name
@@ -295,15 +299,16 @@ def candidates(call: Call) -> Iterator[str]:
         yield names[torch._fused_sdp_choice(q, k, v, attn_mask=mask, **dict(call.options))]
 
 
-def approve(calls: Iterable[Call]) -> list[Verdict]:
+def approve(calls: Iterable[Call], chosen: kernels.Kernels = "auto") -> list[Verdict]:
     """Judges kernels on the calls, fastest first, until one agrees; only that one is approved for `auto`.
 
+    `chosen`: what the model was built with; of an operation for which it names a backend, that one alone is judged.
     A kernel refused at one shape is not used at any, for the rest of the process. Attention kernels that disagree
     are switched off in PyTorch.
     """
     verdicts = []
     for call in calls:
-        for backend in candidates(call):
+        for backend in candidates(call, chosen):
             if (call.operation, backend) in _refused:
                 continue
             verdict = judge(call, backend)
@@ -312,12 +317,15 @@ def approve(calls: Iterable[Call]) -> list[Verdict]:
                 if call.operation != ATTENTION:
                     kernels.approve(call.operation, backend)
                 break
-            _refuse(call.operation, backend)
+            _refuse(call.operation, backend, verdict.line())
     return verdicts
 
 
-def settle(run: Callable[[], object]) -> list[Verdict]:
-    """Records `run` and approves kernels, again and again until `run` makes no call of a signature not judged yet."""
+def settle(run: Callable[[], object], chosen: kernels.Kernels = "auto") -> list[Verdict]:
+    """Records `run` and approves kernels, again and again until `run` makes no call of a signature not judged yet.
+
+    Raises `SpecError` where a kernel that `chosen` names disagrees.
+    """
     verdicts: list[Verdict] = []
     judged: set[tuple[Any, ...]] = set()
     for _ in range(ROUNDS):
@@ -327,7 +335,7 @@ def settle(run: Callable[[], object]) -> list[Verdict]:
         if not new:
             break
         judged.update(new)
-        verdicts += approve(new.values())
+        verdicts += approve(new.values(), chosen)
     return verdicts
 
 
@@ -336,16 +344,18 @@ _refused: set[tuple[str, str]] = set()
 
 def forget() -> None:
     """Forgets every refusal and withdraws every approval."""
+    for pair in _refused:
+        kernels.withdraw(*pair)
     _refused.clear()
     for operation, backends in kernels.OPERATIONS.items():
         for backend in backends:
             kernels.withdraw(operation, backend)
 
 
-def _refuse(operation: str, backend: str) -> None:
+def _refuse(operation: str, backend: str, why: str) -> None:
     _refused.add((operation, backend))
     if operation != ATTENTION:
-        kernels.withdraw(operation, backend)
+        kernels.refuse(operation, backend, why)
     elif backend in _SWITCHES:
         _SWITCHES[backend](False)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def _with_past(x: Tensor, width: int, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def with_past(x: Tensor, width: int, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """`x` after the K - 1 inputs before it, zeros without a state; and the last K inputs."""
     if state is None:
         return F.pad(x, (0, 0, width - 1, 0)), None
     return torch.cat([state[:, 1:].to(x.dtype), x], dim=1), torch.cat([state, x.to(state.dtype)], dim=1)[:, -width:]
@@ -19,7 +20,7 @@ def _with_past(x: Tensor, width: int, state: Tensor | None) -> tuple[Tensor, Ten
 
 def plain(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """The definition, one lag after the other."""
-    padded, state = _with_past(x, weight.shape[-1], state)
+    padded, state = with_past(x, weight.shape[-1], state)
     y = sum(weight[:, 0, i] * padded[:, i : i + x.shape[1]] for i in range(weight.shape[-1]))
     assert isinstance(y, Tensor)
     return y if bias is None else y + bias, state
@@ -29,7 +30,7 @@ def chunked(
     x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """torch's grouped convolution."""
-    padded, state = _with_past(x, weight.shape[-1], state)
+    padded, state = with_past(x, weight.shape[-1], state)
     y = F.conv1d(padded.transpose(1, 2), weight, bias, groups=weight.shape[0])
     return y.transpose(1, 2), state
 

@@ -3,6 +3,7 @@
 For every architecture and shape: milliseconds a step of one trial, run eagerly by the plain trainer, as one graph, and
 compiled under the graph; then per trial in packs; warm-up apart, memory a trial, the fraction of the time in which the
 GPU had a kernel running, and the kernels that take longest. Written as `train.json`, `train.png` and `train.svg`.
+`kernels` chooses backends as for a run, to time one beside another: `--set kernels={short_conv_silu: triton}`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import torch
 from torch import nn
 
 from architectures import build, resolve
-from architectures.kernels import canary
+from architectures.kernels import Kernels, canary
+from architectures.kernels import check as check_kernels
 from probes import environment
 from probes.config import Training
 from probes.engine.adam import Update, update
@@ -79,6 +81,7 @@ PROFILED = 4
 DIALS: dict[str, Any] = {
     "device": "cuda",
     "precision": "bf16",
+    "kernels": None,
     "shapes": ["small", "wide", "long"],
     "architectures": ["attention", "gdn", "mamba2"],
     "packs": [1, 4, 16],
@@ -95,12 +98,16 @@ def run(out: Path, **dials: Any) -> None:
     """Measures every architecture at every shape; the file is written anew after each."""
     chosen = {**DIALS, **dials}
     device = torch.device(chosen["device"])
+    kernels = chosen["kernels"] = chosen["kernels"] or "auto"
+    check_kernels(kernels)
     found: list[dict[str, Any]] = []
     for shape in chosen["shapes"]:
         for architecture in chosen["architectures"]:
             found.append(measure(architecture, shape, device, chosen))
             report = {
-                "environment": environment.describe(str(device), precision=chosen["precision"], kernels="auto"),
+                "environment": environment.describe(
+                    str(device), precision=chosen["precision"], kernels=text_of(kernels)
+                ),
                 "dials": chosen,
                 "measurements": found,
             }
@@ -131,9 +138,10 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
 
     def model(seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
-        return build(spec).to(device)
+        return build(spec, kernels=dials["kernels"]).to(device)
 
-    found["canary"] = [verdict.as_dict() for verdict in check(model(), task, train, device, autocast)]
+    verdicts = check(model(), task, train, device, autocast, dials["kernels"])
+    found["canary"] = [verdict.as_dict() for verdict in verdicts]
     if dials["eager"]:
         trainer = Trainer(model(), task, train, data_seed=0, device=device, autocast=autocast)
         trainer.advance(3)
@@ -169,6 +177,7 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
             trainers.append(each)
             if seed == 0:
                 found[f"{kind}_warm_up_seconds"] = each.lane.warm_up_seconds
+                found[f"{kind}_kernels_used"] = dict(getattr(each.model, "kernels_used", {}))
             found[f"{kind}_capture_seconds"] = each.lane.warm_up_seconds + each.lane.capture_seconds
             found[f"{kind}_memory_mb"] = (_reserved(device) - before) / 2**20
         step = 0
@@ -195,6 +204,11 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
     return found
 
 
+def text_of(kernels: Kernels) -> str:
+    """The choice of kernels as a record's environment has it."""
+    return kernels if isinstance(kernels, str) else json.dumps(kernels, sort_keys=True)
+
+
 def _places(dials: dict[str, Any]) -> list[tuple[int, int]]:
     """Sizes of packs and numbers of streams to be timed, the pack's size the outer one; more streams than members are
     the same as as many."""
@@ -203,10 +217,15 @@ def _places(dials: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def check(
-    model: nn.Module, task: Task, train: Training, device: torch.device, autocast: torch.dtype | None
+    model: nn.Module,
+    task: Task,
+    train: Training,
+    device: torch.device,
+    autocast: torch.dtype | None,
+    chosen: Kernels = "auto",
 ) -> list[canary.Verdict]:
     """The canary at a shape."""
-    return canary.settle(lambda: once(model, task, train, device, autocast))
+    return canary.settle(lambda: once(model, task, train, device, autocast), chosen)
 
 
 def once(model: nn.Module, task: Task, train: Training, device: torch.device, autocast: torch.dtype | None) -> None:

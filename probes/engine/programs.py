@@ -66,7 +66,7 @@ class Programs:
                 model(batch.tokens, positions=batch.scored, **controls)
 
         if key not in self.verdicts:
-            self.verdicts[key] = canary.settle(once)
+            self.verdicts[key] = canary.settle(once, runner.runtime.kernels)
             self._write()
         # So that every model of a program is compiled in the same state, its kernels chosen and noted.
         once()

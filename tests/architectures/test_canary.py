@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from architectures import build, kernels
+from architectures import SpecError, build, kernels
 from architectures.kernels import canary
 
 SPEC = {
@@ -109,6 +109,26 @@ def test_a_wrong_kernel_is_refused_and_the_next_one_used(monkeypatch, function, 
     # once refused, it is not tried again at another shape
     again = canary.approve(calls)
     assert [verdict.backend for verdict in again] == ["chunked"]
+
+
+def test_a_kernel_that_is_named_is_judged_alone_and_not_run_once_refused(monkeypatch):
+    torch.manual_seed(0)
+    calls = [call for call in recorded(torch.bfloat16, 17) if call.operation == "gated_delta"]
+    backends = {**kernels.OPERATIONS["gated_delta"], "wrong": kernels.Backend("nowhere:nothing")}
+    monkeypatch.setitem(kernels.OPERATIONS, "gated_delta", backends)
+    monkeypatch.setitem(kernels._functions, "nowhere:nothing", wrong_output)
+    chosen = {"gated_delta": "wrong"}
+    assert [v.backend for v in canary.approve(calls, {"ssd": "plain"})] == ["chunked"]
+    assert canary.approve(calls, "plain") == []
+    assert kernels.choose("gated_delta", chosen, "cpu") == "wrong"
+    (verdict,) = canary.approve(calls, chosen)
+    assert (verdict.backend, verdict.accepted) == ("wrong", False)
+    with pytest.raises(SpecError, match=r"kernels\.gated_delta: 'wrong': .* output 1\.0e-01.*refused"):
+        kernels.choose("gated_delta", chosen, "cpu")
+    with pytest.raises(SpecError, match="refused"):
+        canary.settle(lambda: kernels.call("gated_delta", chosen, {}, *calls[0].arguments), chosen)
+    canary.forget()
+    assert kernels.choose("gated_delta", chosen, "cpu") == "wrong"
 
 
 def test_attention_is_compared_with_its_definition():

@@ -1,4 +1,7 @@
-"""The convolution's operator: gradients, traced shapes, one compiled graph; its kernels are written in torch here."""
+"""The convolution's operators: gradients, traced shapes, one compiled graph; their kernels are written in torch here.
+
+The Triton kernels themselves are compared with the definition in `test_conv_triton.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from architectures import build, kernels
-from architectures.kernels import canary, conv, gpu
+from architectures.kernels import canary, conv, conv_operator, gpu
 from architectures.layers import ShortConvolution
 
 B, T, C, K = 2, 19, 6, 4
@@ -31,9 +34,21 @@ def causal_conv1d_bwd(x, dy, dht, weight, bias, activation):
     return dx, dw, None if bias is None else dy.sum((0, 1)), None, None
 
 
+def forward(x, w, b, silu):
+    return causal_conv1d_fwd(x, w, b, None, silu)[0]
+
+
+def backward(dy, x, w, b, silu):
+    dx, *sums = causal_conv1d_bwd(x, dy, None, w, b, silu)[:3]
+    return dx.contiguous(), torch.cat([y.flatten() for y in sums if y is not None])
+
+
 @pytest.fixture(autouse=True)
 def twins(monkeypatch):
-    """The package's functions in torch."""
+    """The packages' functions in torch."""
+    ours = types.ModuleType("architectures.kernels.conv_triton")
+    ours.forward, ours.backward = forward, backward
+    monkeypatch.setitem(sys.modules, ours.__name__, ours)
     module = types.ModuleType("fla.modules.causal_conv1d")
     module.causal_conv1d_fwd, module.causal_conv1d_bwd = causal_conv1d_fwd, causal_conv1d_bwd
     for name in ("fla", "fla.modules"):
@@ -63,12 +78,13 @@ def evaluate(function, bias, wide, weight, *rest):
 
 
 @pytest.mark.parametrize("operation", ["short_conv", "short_conv_silu"])
+@pytest.mark.parametrize("backend", ["fla", "triton"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("start", [True, False])
-def test_outputs_states_and_gradients_are_the_definitions(operation, bias, start):
+def test_outputs_states_and_gradients_are_the_definitions(operation, backend, bias, start):
     tensors = leaves(bias=bias, start=start)
     expected = evaluate(of_a_slice(kernels.load(operation, "plain")), bias, *tensors)
-    found = evaluate(of_a_slice(kernels.load(operation, "fla")), bias, *tensors)
+    found = evaluate(of_a_slice(kernels.load(operation, backend)), bias, *tensors)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
@@ -84,9 +100,22 @@ def test_torch_finds_the_operators_sound(bias, act):
     torch.library.opcheck(gpu.causal_conv_backward, (*inputs, act))
 
 
-def test_a_compiled_program_is_one_graph():
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("silu", [True, False])
+def test_torch_finds_our_operators_sound(bias, silu):
+    wide, weight, *rest = leaves(bias=bias)
+    inputs = [wide[..., 3 : 3 + C], weight[:, 0].contiguous(), rest[0] if bias else None]
+    inputs = [None if y is None else y.detach() for y in inputs]
+    torch.library.opcheck(conv_operator.fused_conv_backward, (torch.randn_like(inputs[0]), *inputs, silu))
+    torch.library.opcheck(
+        conv_operator.fused_conv, tuple(None if y is None else y.requires_grad_() for y in inputs) + (silu,)
+    )
+
+
+@pytest.mark.parametrize("module", [gpu, conv_operator])
+def test_a_compiled_program_is_one_graph(module):
     def program(wide, weight, bias):
-        y, state = gpu.short_conv_silu(torch.sin(wide)[..., 3 : 3 + C], weight, bias)
+        y, state = module.short_conv_silu(torch.sin(wide)[..., 3 : 3 + C], weight, bias)
         return torch.cos(y), state
 
     compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
@@ -104,6 +133,9 @@ def test_what_auto_takes_when_compiled(monkeypatch):
         kernels.approve(operation, "fla")
         assert kernels.choose(operation, "auto", "cuda") == "fla"
         assert kernels.choose(operation, "chunked", "cuda") == "chunked"
+        kernels.refuse(operation, "fla", "its numbers")
+        kernels.approve(operation, "triton")
+        assert kernels.choose(operation, "auto", "cuda") == "triton"
         monkeypatch.setitem(kernels.COMPILED, operation, ("plain",))
         assert kernels.choose(operation, "auto", "cuda") == "plain"
     assert kernels.choose("ssd", "auto", "cuda") == "chunked"

@@ -181,6 +181,8 @@ def test_choice_of_backend(monkeypatch):
         kernels.choose("ssd", "fast", "cpu")
     with pytest.raises(SpecError, match="unknown 'fats'; nearest: 'fast'"):
         kernels.check("fats")
+    with pytest.raises(SpecError, match="kernels: expected a name or `operation: backend`, not \\['plain'\\]"):
+        kernels.check(["plain"])
     with pytest.raises(SpecError, match="nearest: 'scan'"):
         kernels.check({"skan": "plain"})
     missing = kernels.Backend("nowhere:nothing", package="no_such_package")
@@ -200,7 +202,7 @@ def test_every_gpu_backend_has_the_definitions_arguments():
             taken = list(inspect.signature(kernels.load(operation, name)).parameters)
             assert taken[: len(plain)] == plain, (operation, name)
             found += backend.cuda
-    assert found == 7
+    assert found == 9
 
 
 def test_half_precision_backends_are_not_taken_for_float32(monkeypatch):
@@ -248,6 +250,61 @@ def test_kernels_on_a_gpu_pass_the_canary_and_compile(layers, length):
         assert convolution.backend == "fla"
         eager, compiled = step(loss), step(torch.compile(loss, dynamic=False))
         assert model.kernels_used[convolution.operation] == "fla"
+        for one, other in zip(compiled, eager, strict=True):
+            assert (one - other).norm() <= 4e-2 * (other.norm() + 1e-6)  # both round in bf16
+    finally:
+        canary.forget()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("batch", "length", "channels"), [(3, 63, 40), (4, 1, 7), (64, 512, 384)])
+@pytest.mark.parametrize("operation", CONVOLUTIONS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_our_convolution_on_a_gpu_is_the_definition(operation, batch, length, channels, dtype, bias):
+    """Slices of a projection, as in a mixer."""
+    from architectures.kernels import canary
+
+    torch.manual_seed(0)
+    x = torch.randn(batch, length, channels + 24, device="cuda").to(dtype)[..., 8 : 8 + channels]
+    weight = torch.randn(channels, 1, 4, device="cuda")
+    call = canary.Call(operation, (x, weight, torch.randn(channels, device="cuda") if bias else None, None))
+    verdict = canary.judge(call, "triton")
+    assert verdict.accepted, verdict.line()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("layers", ["gdn", "mamba2"])
+def test_our_convolution_runs_compiled_on_a_gpu(layers):
+    from architectures import build
+    from architectures.kernels import canary
+
+    chosen = {"short_conv_silu": "triton"}
+    torch.manual_seed(0)
+    model = build({"layers": f"[{layers}]*2", "d_model": 64, "vocab_size": 16}, kernels=chosen).cuda()
+    tokens = torch.randint(16, (4, 100), device="cuda")
+
+    def loss(tokens):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return model(tokens).logits.float().square().mean()
+
+    def step(function):
+        model.zero_grad()
+        value = function(tokens)
+        value.backward()
+        return [value.detach(), *(p.grad.clone() for p in model.parameters())]
+
+    canary.forget()
+    try:
+        with canary.record() as calls, torch.no_grad():
+            loss(tokens)
+        verdicts = canary.approve(calls.values(), chosen)
+        assert {v.backend for v in verdicts if v.operation == "short_conv_silu"} == {"triton"}
+        assert all(verdict.accepted for verdict in verdicts), [verdict.line() for verdict in verdicts]
+        eager, compiled = step(loss), step(torch.compile(loss, dynamic=False))
+        assert model.kernels_used["short_conv_silu"] == "triton"
         for one, other in zip(compiled, eager, strict=True):
             assert (one - other).norm() <= 4e-2 * (other.norm() + 1e-6)  # both round in bf16
     finally:

@@ -3,6 +3,9 @@
 import json
 import math
 
+import pytest
+
+from architectures import SpecError
 from architectures.kernels import OPERATIONS
 from probes.bench import canary, train
 
@@ -21,6 +24,17 @@ def test_the_benchmark_writes_its_numbers_and_a_figure(tmp_path, capsys):
     assert "graph_2_ms" in capsys.readouterr().out
 
 
+def test_a_named_kernel_is_the_one_timed(tmp_path):
+    dials = {"device": "cpu", "precision": "float32", "shapes": ["tiny"], "architectures": ["gdn"], "packs": [1]}
+    train.run(tmp_path, **dials, kernels={"short_conv_silu": "plain"}, compiled=False, eager=False, steps=2)
+    report = json.loads((tmp_path / "train.json").read_text())
+    (found,) = report["measurements"]
+    assert found["graph_kernels_used"] == {"gated_delta": "chunked", "short_conv_silu": "plain"}
+    assert report["environment"]["kernels"] == '{"short_conv_silu": "plain"}'
+    with pytest.raises(SpecError, match="unknown 'tritton'; nearest: 'triton'"):
+        train.run(tmp_path, **dials, kernels={"short_conv_silu": "tritton"})
+
+
 def test_the_canary_benchmark_judges_every_kind_of_layer(tmp_path, capsys):
     dials = {"device": "cpu", "precisions": ["bf16"], "lengths": [5], "widths": [16], "batch": 2}
     canary.run(tmp_path, **dials)
@@ -28,3 +42,6 @@ def test_the_canary_benchmark_judges_every_kind_of_layer(tmp_path, capsys):
     judged = {verdict["operation"] for verdict in verdicts if verdict["accepted"]}
     assert judged == {"attention", *OPERATIONS}
     assert "accepted" in capsys.readouterr().out
+    canary.run(tmp_path, **dials, architectures=["gdn"], kernels={"gated_delta": "plain"})
+    verdicts = json.loads((tmp_path / "canary.json").read_text())["verdicts"]
+    assert [verdict["operation"] for verdict in verdicts] == ["short_conv_silu"]
