@@ -133,6 +133,8 @@ def extend_cache(state: State, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def attend(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor:
     """Causal attention of `q (B, H, T, d)`, the last T of the S tokens whose keys and values are `(B, H, S, d)`."""
     queries, keys = q.shape[2], k.shape[2]
+    if q.is_cuda and torch.is_grad_enabled():
+        q = token_by_token(q)
     if window is not None and window >= keys:
         window = None
     if window is None and queries in (1, keys):
@@ -150,6 +152,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor
     if window is not None:
         mask = mask.triu(keys - queries - window + 1)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def token_by_token(q: Tensor) -> Tensor:
+    """`q (B, H, T, d)` with the heads of a token beside each other in memory.
+
+    An output of attention lies as its queries do, and its gradient, where heads are put beside each other again, comes
+    token by token. With cuDNN (PyTorch 2.11, an H200) the gradient of the queries was wrong where the two differed.
+    """
+    return q.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def attend_banded(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:

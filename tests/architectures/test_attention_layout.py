@@ -1,0 +1,24 @@
+"""Queries are laid out as the gradient of attention's output comes, where a GPU trains."""
+
+import torch
+from torch.nn import functional
+
+from architectures.mixers.attention import token_by_token
+
+
+def test_queries_lie_token_by_token_with_their_values():
+    q = torch.randn(2, 3, 5, 4)
+    laid = token_by_token(q)
+    assert torch.equal(laid, q)
+    assert laid.stride() == (5 * 3 * 4, 4, 3 * 4, 1)
+    assert token_by_token(laid).data_ptr() == laid.data_ptr()
+
+
+def test_the_gradient_of_an_output_put_together_again_lies_as_the_queries():
+    q, k, v = (torch.randn(2, 3, 5, 4, requires_grad=True) for _ in range(3))
+    laid, seen = token_by_token(q), []
+    output = functional.scaled_dot_product_attention(laid, k, v, is_causal=True)
+    output.register_hook(lambda gradient: seen.append(gradient.stride()))
+    together = output.transpose(1, 2).flatten(2)
+    (together @ torch.randn(12, 12)).square().sum().backward()
+    assert seen == [laid.stride()]
