@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,12 +114,28 @@ def told(operation: str, kernels: Kernels) -> str | None:
     return name if name in OPERATIONS[operation] else None
 
 
+_torch_forms = False
+
+
+@contextmanager
+def torch_forms() -> Iterator[None]:
+    """Within, every operation runs in its fast form in torch, whatever was asked for or approved."""
+    global _torch_forms
+    before, _torch_forms = _torch_forms, True
+    try:
+        yield
+    finally:
+        _torch_forms = before
+
+
 def choose(operation: str, kernels: Kernels, device: str, dtype: torch.dtype = torch.bfloat16) -> str:
     """The backend that runs `operation` on a device type (`cpu`, `cuda`) for inputs of `dtype`.
 
     One that was asked for and cannot run here raises `SpecError`; an operation without it takes what `auto` takes.
     """
     backends = OPERATIONS[operation]
+    if _torch_forms:
+        return next(name for name, backend in backends.items() if not backend.cuda)
     name = told(operation, kernels)
     if name is not None:
         backend = backends[name]

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from architectures import SpecError, accounting
+from architectures import SpecError, accounting, kernels
 from probes.config import Trial
 from probes.engine.fill import LIMIT, Room, device_room
 from probes.engine.pack import Finished, Pack
@@ -121,6 +122,9 @@ class Engine:
             job, reason = self.alone.popleft()
             runner = self._runner(job)
             runner.engine = f"eager: {reason}"
+            if self.programs.unsound(job.trial, self.runtime.precision):
+                with kernels.torch_forms(), sdpa_kernel(SDPBackend.MATH):
+                    return [*finished, (job, runner.run())]
             return [*finished, (job, runner.run())]
         return finished
 
@@ -130,6 +134,9 @@ class Engine:
     def _admit(self, job: Job) -> list[Finished]:
         runner = self._runner(job)
         model = None
+        if reason := self.programs.unsound(job.trial, self.runtime.precision):
+            self.alone.append((job, f"forms in torch: {reason}"))
+            return []
         try:
             started = time.perf_counter()
             model = runner.build()
@@ -137,6 +144,11 @@ class Engine:
             before = time.perf_counter() - started
             loss, adam = self.programs.functions(runner)
             member = self.pack.admit(job, runner, model, loss, adam)
+            verdict = self.programs.judge(runner, member.trainer)
+            if verdict is not None and not verdict.accepted:
+                self.pack.remove(member)
+                self.alone.append((job, f"forms in torch: {verdict.line()}"))
+                return []
         except torch.OutOfMemoryError as error:
             del model
             torch.cuda.empty_cache()

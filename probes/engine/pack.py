@@ -196,6 +196,10 @@ class Pack:
         if not member.points:
             self._retire(member, None)
 
+    def remove(self, member: Member) -> None:
+        """A member that has not trained leaves without a trace."""
+        self._drop(member)
+
     def _drop(self, member: Member) -> None:
         self.members.remove(member)
         self._leave(member.feed)

@@ -1,8 +1,9 @@
 """What is decided once for all trials of one program: which kernels agree with their definitions here, and whether
 the step is compiled.
 
-A program is an architecture at a batch shape and precision. Its canary runs the model once on a batch of the task and
-judges every kernel at the shapes seen (`architectures.kernels.canary`).
+A program is an architecture at a batch shape and precision. Its canary runs the model on a batch of the task and judges
+every kernel at the shapes seen (`architectures.kernels.canary`). The step of its first trial, as it will be run, is
+judged by its gradients (`probes.engine.gradients`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch import nn
 from architectures.kernels import canary
 from probes.config import Trial
 from probes.controls import make_control
+from probes.engine import gradients
 from probes.engine.adam import Update, update
-from probes.engine.step import Loss, supervised_loss
+from probes.engine.step import Loss, StepTrainer, supervised_loss
 from probes.files import whole_file
 from probes.results import write_json
 from probes.splits import split_generator
@@ -45,6 +47,7 @@ class Programs:
         self.device, self.folder, self.compiling = device, folder, compiling
         self.steps: dict[str, int] = {}
         self.verdicts: dict[str, list[canary.Verdict]] = {}
+        self.gradients: dict[str, gradients.Verdict] = {}
         self._compiled: tuple[Loss, Update] | None = None
 
     def expect(self, trial: Trial, precision: str) -> None:
@@ -72,13 +75,32 @@ class Programs:
         once()
         return self.verdicts[key]
 
+    def judge(self, runner: Runner, trainer: StepTrainer) -> gradients.Verdict | None:
+        """The verdict on the gradients of the trial's program, judged once; None where memory did not suffice."""
+        key = program(runner.trial, runner.runtime.precision)
+        if key not in self.gradients:
+            try:
+                self.gradients[key] = gradients.judge(trainer)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                return None
+            self._write()
+        return self.gradients[key]
+
+    def unsound(self, trial: Trial, precision: str) -> str:
+        """Why the program must not be trained with these kernels; empty where nothing is known against it."""
+        verdict = self.gradients.get(program(trial, precision))
+        return "" if verdict is None or verdict.accepted else verdict.line()
+
     def _write(self) -> None:
         seen: dict[str, dict[str, Any]] = {}
         for verdicts in self.verdicts.values():
             seen.update({verdict.line(): verdict.as_dict() for verdict in verdicts})
         name = str(self.device).replace(":", "")
         with whole_file(self.folder / f"canary-{name}.json") as temporary:
-            write_json(temporary, {"device": _device_name(self.device), "verdicts": list(seen.values())})
+            steps = [{"program": json.loads(key), **found.as_dict()} for key, found in self.gradients.items()]
+            report = {"device": _device_name(self.device), "verdicts": list(seen.values()), "gradients": steps}
+            write_json(temporary, report)
 
     def functions(self, runner: Runner) -> tuple[Loss, Update]:
         """The loss function of a trial's step and the update of its parameters, compiled where that pays."""

@@ -18,7 +18,7 @@ from torch.nn import functional
 from architectures import parameter_groups
 from probes.config import Training
 from probes.engine.adam import FlatAdamW, Update, numbers, update
-from probes.engine.feed import Feed, Refused
+from probes.engine.feed import Feed, Refused, Supervised
 from probes.engine.lane import WARM_UP, Lane
 from probes.task import IGNORED, Task
 from probes.training import Diverged, Progress, learning_rate
@@ -147,6 +147,21 @@ class StepTrainer:
         for one, other in zip(*found, strict=True):
             if not math.isclose(one, other, rel_tol=AGREES) and math.isfinite(other):
                 raise Refused(f"the graph's losses {found[0]} differ from those of its steps {found[1]}")
+
+    def gradients(self) -> tuple[list[Tensor], Supervised]:
+        """The gradient of every parameter at the next step, before clipping, and its batch; nothing is changed."""
+        assert self.feed is not None
+        self.feed.draw(self.step + 1)
+        self.feed.lane.wait()
+        restore = self._save()
+        self.lane.run()
+        self.lane.wait()
+        found = [view.clone() for view in self.optimizer.views(self.optimizer.gradients)]
+        restore()
+        given = self.feed.read(self.places[self.step, :1])
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return found, given
 
     def _save(self) -> Callable[[], None]:
         buffers = [(b, b.detach().clone()) for b in self.model.buffers()]
