@@ -97,7 +97,7 @@ class Programs:
         for verdicts in self.verdicts.values():
             seen.update({verdict.line(): verdict.as_dict() for verdict in verdicts})
         name = str(self.device).replace(":", "")
-        with whole_file(self.folder / f"canary-{name}.json") as temporary:
+        with whole_file(self.folder / f"canary-{name}.json", durable=False) as temporary:
             steps = [{"program": json.loads(key), **found.as_dict()} for key, found in self.gradients.items()]
             report = {"device": _device_name(self.device), "verdicts": list(seen.values()), "gradients": steps}
             write_json(temporary, report)
