@@ -166,17 +166,28 @@ def _leaf(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
 
 
 def _gradients(
-    function: Callable[..., Any], arguments: Sequence[Tensor | None], direction: Tensor, *, layouts: bool = False
-) -> tuple[Tensor, list[list[Tensor | None]]]:
-    """The output, and the gradients of the arguments for `direction`, or for each of its layouts."""
+    function: Callable[..., Any], arguments: Sequence[Tensor | None], direction: Tensor, layout: int = 0
+) -> tuple[Tensor, list[Tensor | None], int]:
+    """The output, the gradients of the arguments for `direction` in one of its layouts, and how many layouts it has."""
     output = function(*arguments)
     output = output[0] if isinstance(output, tuple) else output
     leaves = [x for x in arguments if x is not None and x.requires_grad]
-    found = []
-    for given in _layouts(direction.to(output.dtype), output) if layouts else [direction.to(output.dtype)]:
-        each = iter(torch.autograd.grad(output, leaves, given, allow_unused=True, retain_graph=True))
-        found.append([next(each) if x is not None and x.requires_grad else None for x in arguments])
-    return output.detach(), found
+    layouts = _layouts(direction.to(output.dtype), output)
+    found = iter(torch.autograd.grad(output, leaves, layouts[layout], allow_unused=True))
+    gradients = [next(found) if x is not None and x.requires_grad else None for x in arguments]
+    return output.detach(), gradients, len(layouts)
+
+
+def _in_all_layouts(
+    function: Callable[..., Any], arguments: Sequence[Tensor | None], direction: Tensor
+) -> tuple[Tensor, list[list[Tensor | None]]]:
+    """The output, and the gradients for each layout of `direction`, each from a forward pass of its own."""
+    found, layout, count = [], 0, 1
+    while layout < count:
+        output, gradients, count = _gradients(function, [_leaf(x) for x in arguments], direction, layout)
+        found.append(gradients)
+        layout += 1
+    return output, found
 
 
 def _layouts(direction: Tensor, output: Tensor) -> list[Tensor]:
@@ -208,8 +219,7 @@ def judge(call: Call, backend: str, *, seed: int = 0) -> Verdict:
     tolerance = TOLERANCE[dtype]
     expected, direction = _reference(call, seed)
     try:
-        arguments = [_leaf(x) for x in call.arguments]
-        output, gradients = _gradients(_function(call, backend), arguments, direction, layouts=True)
+        output, gradients = _in_all_layouts(_function(call, backend), call.arguments, direction)
         if first.is_cuda:
             torch.cuda.synchronize(first.device)
     except Exception as error:
@@ -252,7 +262,7 @@ def _reference(call: Call, seed: int) -> tuple[tuple[Tensor, list[Tensor | None]
     direction = torch.zeros(batch, *shape.shape[1:], dtype=torch.float64, device=first.device)
     direction[:rows] = torch.randn(shape.shape, generator=generator, dtype=torch.float64, device=first.device)
     direction = direction.to(first.dtype)
-    output, (gradients,) = _gradients(function, cut, direction[:rows].double())
+    output, gradients, _ = _gradients(function, cut, direction[:rows].double())
     return (output, gradients), direction
 
 
