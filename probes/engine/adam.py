@@ -15,6 +15,7 @@ Reference: Loshchilov & Hutter 2019, arXiv 1711.05101.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,19 +85,21 @@ class FlatAdamW:
         )
         self.places = places
         self._gap = torch.zeros(ALIGNMENT, device=device)
-        self._unused: dict[int, Tensor] = {}
-        options = (
+        self._nothing: dict[int, Tensor] = {}
+        self.missed = [0] * len(self.parameters)
+        """Steps at which each parameter had no gradient and was left alone."""
+        self.options = [
             (group.get("lr_scale", 1.0), group.get("weight_decay", 0.0))
             for group in self.groups
             for _ in group["params"]
-        )
+        ]
         with torch.no_grad():
             for parameter, view, scale, decay, (s, d) in zip(
                 self.parameters,
                 self.views(self.flat),
                 self.views(self.scale),
                 self.views(self.decay),
-                options,
+                self.options,
                 strict=True,
             ):
                 view.copy_(parameter)
@@ -116,28 +119,54 @@ class FlatAdamW:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def step(self, now: Tensor) -> None:
-        """The update with the step's row of `numbers`; gradients are left as they are.
+    def step(self, now: Tensor, count: int) -> None:
+        """The update with the step's row of `numbers`, the `count`-th from 1; gradients are left as they are.
 
-        A parameter without a gradient is left alone, as by torch; it has none from the first step on, or always one.
+        A parameter without a gradient is left alone, as by torch, and its own count of steps stands still. In a graph
+        that is so at every step or at none.
         """
         parts = []
-        for index, (parameter, place) in enumerate(zip(self.parameters, self.places, strict=True)):
-            grad, size = parameter.grad, parameter.numel()
-            if grad is None:
-                if index not in self._unused:
-                    self.scale[place : place + size].zero_()
-                    self.decay[place : place + size].zero_()
-                    self._unused[index] = torch.zeros(size, device=self.flat.device)
-                parts.append(self._unused[index])
+        for index, parameter in enumerate(self.parameters):
+            size = parameter.numel()
+            if parameter.grad is None:
+                if index not in self._nothing:
+                    self._nothing[index] = torch.zeros(size, device=self.flat.device)
+                parts.append(self._nothing[index])
             else:
-                parts.append(grad.flatten())
+                parts.append(parameter.grad.flatten())
             if size % ALIGNMENT:
                 parts.append(self._gap[size % ALIGNMENT :])
         torch.cat(parts, out=self.gradients)
+        missing = any(parameter.grad is None for parameter in self.parameters)
+        if self.flat.is_cuda and torch.cuda.is_current_stream_capturing():
+            for parameter, place in zip(self.parameters, self.places, strict=True):
+                if parameter.grad is None:
+                    self.scale[place : place + parameter.numel()].zero_()
+                    self.decay[place : place + parameter.numel()].zero_()
+        elif missing or any(self.missed):
+            self._one_by_one(now[0], count)
+            return
         self.update(
             self.flat, self.gradients, self.first, self.second, self.scale, self.decay, now, self.clip, *self.betas
         )
+
+    def _one_by_one(self, lr: Tensor, count: int) -> None:
+        """The same, parameter by parameter, each with its own count of steps."""
+        norm = self.gradients.square().sum().sqrt()
+        clipped = self.gradients * (self.clip / (norm + 1e-6)).clamp(max=1.0)
+        buffers = (self.flat, clipped, self.first, self.second)
+        for index, (parameter, place, (scale, decay)) in enumerate(
+            zip(self.parameters, self.places, self.options, strict=True)
+        ):
+            if parameter.grad is None:
+                self.missed[index] += 1
+                continue
+            beta1, beta2 = self.betas
+            taken = count - self.missed[index]
+            now = torch.stack([lr, lr / (1 - beta1**taken), torch.full_like(lr, (1 - beta2**taken) ** -0.5)])
+            p, g, m, v = (buffer[place : place + parameter.numel()] for buffer in buffers)
+            scales, decays = torch.full_like(p, scale), torch.full_like(p, scale * decay)
+            update(p, g, m, v, scales, decays, now, math.inf, beta1, beta2)
 
     def close(self) -> None:
         """Lets gradients and moments go; the parameters get memory of their own."""
@@ -149,8 +178,10 @@ class FlatAdamW:
     def save(self) -> Callable[[], None]:
         """Keeps parameters and moments, and returns what puts them back in place."""
         kept = [(buffer, buffer.clone()) for buffer in (self.flat, self.first, self.second)]
+        missed = list(self.missed)
 
         def restore() -> None:
+            self.missed = list(missed)
             for buffer, value in kept:
                 buffer.copy_(value)
 
@@ -163,20 +194,21 @@ class FlatAdamW:
     def state_dict(self, step: int) -> dict[str, Any]:
         """The state of `torch.optim.AdamW` after `step` steps."""
         optimizer = self._torch()
-        if step:
-            views = zip(self.parameters, self.views(self.first), self.views(self.second), strict=True)
-            for parameter, first, second in views:
-                count = torch.tensor(float(step), device=parameter.device)
+        views = zip(self.parameters, self.views(self.first), self.views(self.second), self.missed, strict=True)
+        for parameter, first, second, missed in views:
+            if step > missed:
+                count = torch.tensor(float(step - missed), device=parameter.device)
                 optimizer.state[parameter] = {"step": count, "exp_avg": first.clone(), "exp_avg_sq": second.clone()}
         return optimizer.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes the moments over from a state of `torch.optim.AdamW` for the same groups."""
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        """Takes the moments over from a state of `torch.optim.AdamW` for the same groups after `step` steps."""
         optimizer = self._torch()
         optimizer.load_state_dict(state)
         views = zip(self.parameters, self.views(self.first), self.views(self.second), strict=True)
-        for parameter, first, second in views:
+        for index, (parameter, first, second) in enumerate(views):
             known = optimizer.state.get(parameter)
+            self.missed[index] = step - int(known["step"]) if known else step
             if known:
                 first.copy_(known["exp_avg"])
                 second.copy_(known["exp_avg_sq"])

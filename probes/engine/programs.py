@@ -65,8 +65,11 @@ class Programs:
         controls = {} if control is None else {"control": control}
 
         def once() -> None:
+            before = [(buffer, buffer.clone()) for buffer in model.buffers()]
             with torch.no_grad(), torch.autocast(kind, dtype=runner.autocast, enabled=runner.autocast is not None):
                 model(batch.tokens, positions=batch.scored, **controls)
+                for buffer, value in before:  # a gate's statistics move in training
+                    buffer.copy_(value)
 
         if key not in self.verdicts:
             self.verdicts[key] = canary.settle(once, runner.runtime.kernels)

@@ -106,7 +106,7 @@ class StepTrainer:
         )
         self.reported = {k: v.detach() if isinstance(v, Tensor) else v for k, v in reported.items()}
         loss.backward()
-        self.optimizer.step(self.numbers.index_select(0, self.clock)[0])
+        self.optimizer.step(self.numbers.index_select(0, self.clock)[0], self.step + 1)
         self.losses.index_copy_(0, place[1:], loss.detach().view(1))
         self.clock.add_(1)
 
@@ -226,6 +226,6 @@ class StepTrainer:
         """Goes on from where `state` was taken, before `prepare`."""
         self.step = state["step"]
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"], self.step)
         self.stream_state = state["stream"]
         self.control_state = state["control"]

@@ -47,6 +47,22 @@ def test_a_pack_trains_as_the_trainer_does(tmp_path):
         np.testing.assert_allclose(packed["validation_excess"], single["validation_excess"], rtol=1e-3, atol=1e-5)
 
 
+def test_gates_start_from_the_same_statistics_in_a_pack(tmp_path):
+    """Judging a program runs its model, which moves the statistics of AMOR's gates in training."""
+    spec = {"kind": "amor", "layers": "gdn, gdn", "d_model": 16}
+    jobs = [job(spec=spec, steps=30), job(spec=spec, steps=30, lr=3e-3)]
+    rows = run(jobs, tmp_path / "pack")
+    turned = run(jobs[::-1], tmp_path / "turned")
+    for each in jobs:
+        row = rows[each.trial.identity()]
+        assert row["excess"] == turned[each.trial.identity()]["excess"]
+        alone = Runner(each.trial, each.labels, Runtime(), tmp_path / "alone", None).run()
+        packed, single = curves(tmp_path / "pack", row), curves(tmp_path / "alone", alone)
+        np.testing.assert_allclose(packed["train_loss"], single["train_loss"], rtol=1e-5)
+        np.testing.assert_allclose(packed["metric/gate.0.mu"], single["metric/gate.0.mu"], rtol=1e-4)
+        assert row["excess"] == pytest.approx(alone["excess"], rel=1e-3)
+
+
 def test_members_with_one_task_and_seed_share_a_feed(tmp_path):
     engine = Engine(tmp_path, Runtime())
     engine.add([job(), job(lr=1e-3), job(seed=1), job("gdn"), job(examples=10)])
