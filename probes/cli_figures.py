@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from probes.cli_common import console, show_table, table
+from probes.cli_common import check_device, console, show_table, table
 from probes.cli_list import summary
 from probes.messages import nearest
 from probes.settings import CatalogueError
@@ -65,7 +65,35 @@ def benchmark(name: str, *, out: Path, sets: list[str]) -> None:
     if name not in known:
         raise CatalogueError(f"unknown benchmark {name!r}{nearest(name, known)}")
     module = importlib.import_module(known[name])
-    module.run(out, **_dials(name, sets, module.DIALS))
+    dials = _dials(name, sets, module.DIALS)
+    _check(name, dials, module)
+    module.run(out, **dials)
+
+
+FROM_ZERO = ("alone", "seed", "warmup", "patience")
+"""Whole numbers of benchmarks that may be 0."""
+
+
+def _check(name: str, dials: Mapping[str, Any], module: Any) -> None:
+    """Raises `CatalogueError` for a value that no run of the benchmark can take, before it begins: a device that is not
+    here, a count below 1, a name that is none of the module's `CHOICES`."""
+    given = {**module.DIALS, **dials}
+    for key in ("device", "devices"):
+        devices = given.get(key)
+        if isinstance(devices, str) and key == "devices":
+            raise CatalogueError(f"--set {key}={devices}: expected a list, as [cuda:0, cuda:1]")
+        for device in [devices] if isinstance(devices, str) else devices or []:
+            try:
+                check_device(str(device))
+            except CatalogueError as error:
+                raise CatalogueError(str(error).replace("--device ", f"{name}'s {key}=", 1)) from None
+    for key, value in dials.items():
+        for one in value if isinstance(value, list) else [value]:
+            if type(one) is int and one < 1 and key not in FROM_ZERO:
+                raise CatalogueError(f"--set {key}={json.dumps(value)}: {name}'s {key} is at least 1, not {one}")
+            choices = getattr(module, "CHOICES", {}).get(key)
+            if choices is not None and one is not None and one not in choices:
+                raise CatalogueError(f"--set {key}={json.dumps(value)}: unknown {key} {one!r}{nearest(one, choices)}")
 
 
 def _dials(name: str, sets: list[str], known: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from probes.executor import Job
 from probes.files import whole_file
 from probes.results import write_json
 from probes.sweep import expand
-from probes.trial import Runner, Runtime
+from probes.trial import PRECISIONS, Runner, Runtime
 
 DIALS: dict[str, Any] = {
     "device": "cuda",
@@ -47,9 +47,18 @@ DIALS: dict[str, Any] = {
 }
 
 
+CHOICES = {"precision": PRECISIONS, "other_precision": PRECISIONS}
+
+
 def run(out: Path, **dials: Any) -> None:
     """Trains all ways and reports after each, and after each seed alone."""
     chosen = {**DIALS, **dials}
+    compiled = chosen["compiled"] or []
+    if extra := [name for name in compiled if name not in chosen["architectures"]]:
+        raise ValueError(f"compiled: {extra[0]!r} is none of the architectures {chosen['architectures']}")
+    if chosen["alone"] > chosen["seeds"]:
+        raise ValueError(f"alone: {chosen['alone']} of {chosen['seeds']} seeds; nearest is {chosen['seeds']}")
+    everything = _jobs(chosen, range(chosen["seeds"]), chosen["architectures"])
     device = str(torch.device(chosen["device"]))
     found: dict[str, dict[str, Any]] = {}
     seconds: dict[str, float] = {}
@@ -84,10 +93,9 @@ def run(out: Path, **dials: Any) -> None:
             if way in entries:
                 say(f"{way} {name}: {entries[way]}")
 
-    everything = _jobs(chosen, range(chosen["seeds"]), chosen["architectures"])
     train("pack", everything, chosen["precision"], "off")
-    if chosen["compiled"]:
-        train("compiled", _jobs(chosen, range(chosen["seeds"]), chosen["compiled"]), chosen["precision"], "on")
+    if compiled:
+        train("compiled", _jobs(chosen, range(chosen["seeds"]), compiled), chosen["precision"], "on")
     for seed in range(chosen["alone"]):
         train("alone", _jobs(chosen, range(seed, seed + 1), chosen["architectures"]), chosen["precision"], None)
     if chosen["other_precision"]:

@@ -33,11 +33,16 @@ DIALS: dict[str, Any] = {
 }
 
 
+CHOICES = {"precisions": PRECISIONS}
+
+
 def run(out: Path, **dials: Any) -> None:
     """Judges and writes after every architecture."""
     chosen = {**DIALS, **dials}
     device, kernels = torch.device(chosen["device"]), chosen["kernels"] or "auto"
     check_kernels(kernels)
+    for architecture in chosen["architectures"]:
+        resolve({"layers": LAYERS.get(architecture, architecture), "d_model": 64, "vocab_size": 8})
     verdicts: dict[str, dict[str, Any]] = {}
     for precision in chosen["precisions"]:
         for architecture in chosen["architectures"]:

@@ -94,12 +94,17 @@ DIALS: dict[str, Any] = {
 }
 
 
+CHOICES = {"shapes": SHAPES, "precision": PRECISIONS}
+
+
 def run(out: Path, **dials: Any) -> None:
     """Measures every architecture at every shape; the file is written anew after each."""
     chosen = {**DIALS, **dials}
     device = torch.device(chosen["device"])
     kernels = chosen["kernels"] = chosen["kernels"] or "auto"
     check_kernels(kernels)
+    for architecture in chosen["architectures"]:
+        resolve({"layers": LAYERS.get(architecture, architecture), "d_model": 64, "vocab_size": 8})
     found: list[dict[str, Any]] = []
     for shape in chosen["shapes"]:
         for architecture in chosen["architectures"]:

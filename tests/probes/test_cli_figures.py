@@ -13,6 +13,7 @@ import pytest
 import probes.bench
 from figures import FIGURES
 from probes.cli import main
+from probes.cli_figures import benchmark
 from probes.cli_list import summary
 
 BENCHES = {found.name: f"probes.bench.{found.name}" for found in iter_modules(probes.bench.__path__)}
@@ -99,3 +100,28 @@ def test_a_figure_without_its_results_is_named_and_the_others_are_drawn(
     out, err = capsys.readouterr()
     assert err.startswith("fastslow: excess is not drawn: results: runs/smoke has no results.parquet; ")
     assert out.strip() == "runs/figures/fake.txt"
+
+
+@pytest.mark.parametrize(
+    ("name", "sets", "said"),
+    [
+        ("canary", ["device=cpuu"], "canary's device=cpuu: no such device; nearest is 'cpu'"),
+        ("train", ["device=cpu", "shapes=[small, smal]"], "unknown shapes 'smal'; nearest is 'small'"),
+        ("train", ["device=cpu", "precision=bf17"], "unknown precision 'bf17'; nearest is 'bf16'"),
+        ("train", ["device=cpu", "packs=[0]"], "packs is at least 1, not 0"),
+        ("train", ["device=cpu", "steps=-3"], "steps is at least 1, not -3"),
+        ("canary", ["device=cpu", "precisions=[fp8]"], "unknown precisions 'fp8'"),
+        ("canary", ["device=cpu", "lengths=[0]"], "lengths is at least 1, not 0"),
+        ("canary", ["device=cpu", "architectures=[gdn, gdm]"], "gdm"),
+        ("agreement", ["device=cpu", "alone=5", "seeds=1"], "alone: 5 of 1 seeds; nearest is 1"),
+        ("agreement", ["device=cpu", "compiled=[gdm]"], "compiled: 'gdm' is none of the architectures"),
+        ("devices", ["devices=cpu"], "expected a list, as [cuda:0, cuda:1]"),
+        ("devices", ["devices=[cpu, cpuu]"], "devices=cpuu: no such device"),
+    ],
+)
+def test_a_benchmark_refuses_a_bad_dial_before_it_writes(tmp_path, name, sets, said):
+    with pytest.raises(ValueError) as raised:
+        benchmark(name, out=tmp_path, sets=sets)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
