@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,12 @@ def read(path: Path, scale: str, batch: int, gate: str) -> pd.DataFrame:
     table = pd.DataFrame(record["rows"])
     scales = sorted(set(table.scale))
     if scale not in scales:
-        raise ValueError(f"scale: {path} has no {scale!r}; nearest: {scales[0]!r} (known: {', '.join(scales)})")
+        raise ValueError(
+            f"scale: {path} has no {scale!r}; nearest: {_nearest(scale, scales)!r} (known: {', '.join(scales)})"
+        )
     known = sorted({str(kind) for kind in table.gate if isinstance(kind, str)} | {"dial"})
     if gate not in known:
-        raise ValueError(f"gate: {path} has no {gate!r}; nearest: {known[0]!r}")
+        raise ValueError(f"gate: {path} has no {gate!r}; nearest: {_nearest(gate, known)!r}")
     part = table[(table.scale == scale) & (table.batch == batch) & (table.gate.isna() | (table.gate == gate))]
     if part.empty:
         raise ValueError(f"batch: {path} has no {batch} at {scale}; nearest: {min(table.batch)}")
@@ -97,3 +100,7 @@ def _panel(axis: Axes, numbers: pd.DataFrame, names: list[str], column: str, bou
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high > 12 * low else (1, 1.5, 2, 3, 4, 5, 7)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.0)))

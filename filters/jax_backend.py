@@ -139,7 +139,7 @@ class Result(FilterResult):
     def prior(self) -> Any:  # type: ignore[override]
         """`(..., T-1, K)`."""
         with float64_locally():
-            return self.posterior[..., :-1, :] @ self.transition
+            return _read_only(self.posterior[..., :-1, :] @ self.transition)
 
 
 class _Run:
@@ -260,7 +260,13 @@ class _Run:
         make: Any = partial(jnp.asarray if self.device_arrays else np.asarray, dtype=self.dtype)
         lead, length = self.tokens.shape[:-1], self.x.shape[1]
         return Result(
-            make(log_prob).reshape(*lead, length - 1),
-            make(posterior).reshape(*lead, length, self.hmm.regimes),
+            _read_only(make(log_prob).reshape(*lead, length - 1)),
+            _read_only(make(posterior).reshape(*lead, length, self.hmm.regimes)),
             self.transition.astype(self.dtype),
         )
+
+
+def _read_only(array: Any) -> Any:
+    if isinstance(array, np.ndarray):
+        array.flags.writeable = False
+    return array

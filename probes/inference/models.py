@@ -5,6 +5,7 @@ AMOR's attention output maps start at zero; here they are drawn like every other
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -45,7 +46,8 @@ class Case(NamedTuple):
 def cases(group: str) -> list[Case]:
     """The ten models of AMOR's tables at one scale, and Oryx's two in both modes. ValueError for another scale."""
     if group not in AMOR_SCALES:
-        raise ValueError(f"scales: {group!r} is not one of {', '.join(AMOR_SCALES)}; nearest: '1.5B'")
+        near = difflib.get_close_matches(group, AMOR_SCALES, n=1, cutoff=0.0)[0]
+        raise ValueError(f"scales: {group!r} is not one of {', '.join(AMOR_SCALES)}; nearest: {near!r}")
     rows = [Case(name, group, group) for name in _paired(models(group))]
     scale = ORYX_SCALE[group]
     return rows + [Case(name, scale, group, mode) for name in models(scale) for mode in MODES]

@@ -155,3 +155,12 @@ def test_an_array_is_lent_until_its_last_view_goes():
     del part
     gc.collect()
     assert back[0] is array
+
+
+@pytest.mark.parametrize(("sequences", "tokens"), [(1, 9), (3, 9), (70, 9)])
+def test_results_are_read_only_for_any_number_of_sequences(sequences, tokens):
+    hmm, _, _ = book_instance(length=2)
+    found, _ = sample(hmm, sequences, tokens, 0)
+    result = jax_backend.forward(hmm, found)
+    for array in (result.log_prob, result.posterior, result.prior):
+        assert not array.flags.writeable
