@@ -6,7 +6,7 @@ On a device without CUDA graphs, or with `capture=False`, the operations are lau
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -16,7 +16,7 @@ WARM_UP = 2
 
 
 class Lane:
-    """Runs `work` again and again. `generators`: those that it draws from, whose draws go on through replays.
+    """Runs `work` again and again.
 
     Each lane warms up and captures on a stream of its own, so that the workspaces of the matrix library, which belong
     to the stream of the capture, are never shared by two graphs that run at once. PyTorch has 32 streams a device and
@@ -28,11 +28,10 @@ class Lane:
         work: Callable[[], None],
         device: torch.device,
         *,
-        generators: Sequence[torch.Generator] = (),
         capture: bool = True,
         stream: torch.cuda.Stream | None = None,
     ) -> None:
-        self.work, self.device, self.generators, self.captures = work, device, generators, capture
+        self.work, self.device, self.captures = work, device, capture
         self.stream = stream or (torch.cuda.Stream(device) if device.type == "cuda" else None)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.shared: torch.cuda.Stream | None = None
@@ -49,7 +48,6 @@ class Lane:
             return
         started = time.perf_counter()
         restore = save()
-        states = [generator.get_state() for generator in self.generators]
         torch.cuda.synchronize(self.device)
         try:
             with torch.cuda.stream(self.stream):
@@ -59,16 +57,12 @@ class Lane:
             self.warm_up_seconds = time.perf_counter() - started
             started = time.perf_counter()
             graph = torch.cuda.CUDAGraph()
-            for generator in self.generators:
-                graph.register_generator_state(generator)
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 self.work()
             self.graph = graph
         finally:
             torch.cuda.synchronize(self.device)
             restore()
-            for generator, state in zip(self.generators, states, strict=True):
-                generator.set_state(state)
             torch.cuda.synchronize(self.device)
             self.capture_seconds = time.perf_counter() - started
 

@@ -181,7 +181,7 @@ class Pack:
             trainer.check()
             runner.evaluate(member.model, trainer, trainer.progress())
         except Refused as error:
-            self._drop(member)
+            self.remove(member)
             shutil.rmtree(runner.partial, ignore_errors=True)
             self.refused.append((member.job, str(error)))
             return
@@ -197,17 +197,14 @@ class Pack:
             self._retire(member, None)
 
     def remove(self, member: Member) -> None:
-        """A member that has not trained leaves without a trace."""
-        self._drop(member)
-
-    def _drop(self, member: Member) -> None:
+        """A member leaves with its graph, and nothing is written down."""
         self.members.remove(member)
         self._leave(member.feed)
         member.trainer.close()
 
     def _retire(self, member: Member, error: Exception | None) -> None:
         """A member leaves with its graph, then is tested and written down."""
-        self._drop(member)
+        self.remove(member)
         self.finished.append((member.job, member.runner.conclude(member.model, error)))
 
 
