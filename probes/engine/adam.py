@@ -31,9 +31,12 @@ Update = Callable[..., None]
 
 def numbers(rates: Sequence[float], betas: tuple[float, float]) -> Tensor:
     """`(S, 3)` for steps 1 to S with learning rates `rates`: lr, lr / (1 - b1^t), 1 / sqrt(1 - b2^t)."""
+    return torch.tensor([_row(lr, t, betas) for t, lr in enumerate(rates, start=1)], dtype=torch.float32)
+
+
+def _row(lr: Any, t: int, betas: tuple[float, float]) -> tuple[Any, Any, float]:
     beta1, beta2 = betas
-    rows = [(lr, lr / (1 - beta1**t), (1 - beta2**t) ** -0.5) for t, lr in enumerate(rates, start=1)]
-    return torch.tensor(rows, dtype=torch.float32)
+    return lr, lr / (1 - beta1**t), (1 - beta2**t) ** -0.5
 
 
 def update(
@@ -161,12 +164,11 @@ class FlatAdamW:
             if parameter.grad is None:
                 self.missed[index] += 1
                 continue
-            beta1, beta2 = self.betas
-            taken = count - self.missed[index]
-            now = torch.stack([lr, lr / (1 - beta1**taken), torch.full_like(lr, (1 - beta2**taken) ** -0.5)])
+            row = _row(lr, count - self.missed[index], self.betas)
+            now = torch.stack([torch.as_tensor(x, dtype=lr.dtype, device=lr.device) for x in row])
             p, g, m, v = (buffer[place : place + parameter.numel()] for buffer in buffers)
             scales, decays = torch.full_like(p, scale), torch.full_like(p, scale * decay)
-            update(p, g, m, v, scales, decays, now, math.inf, beta1, beta2)
+            update(p, g, m, v, scales, decays, now, math.inf, *self.betas)
 
     def close(self) -> None:
         """Lets gradients and moments go; the parameters get memory of their own."""
