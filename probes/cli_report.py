@@ -59,14 +59,15 @@ def _keep_apart(rows: pd.DataFrame, folder: Path) -> None:
 def _choose(rows: pd.DataFrame) -> bool:
     """Marks as chosen, in rows of a sweep without its table, each architecture's learning rate that is best on
     validation so far, on the first seed. Whether there was one to choose."""
+    from probes.sweep import best_rate
+
     any_chosen = False
     for _, part in rows.groupby(["task", "architecture", "point"], dropna=False):
         ok = part[part["status"] == "ok"]
         first = ok[ok["model_seed"] == ok["model_seed"].min()]
         if first["lr"].nunique() > 1:
             any_chosen = True
-            best = first.loc[first["validation_excess"].astype(float).idxmin(), "lr"]
-            rows.loc[part.index, "chosen"] = part["lr"] == best
+            rows.loc[part.index, "chosen"] = part["lr"] == best_rate(first.to_dict("records"))
         else:
             rows.loc[part.index, "chosen"] = True
     if not any_chosen:

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,9 +49,14 @@ class Group:
 
     def choose(self, rows: Mapping[str, dict[str, Any]]) -> float | None:
         """The learning rate with the lowest finite validation excess on the first seed; None where all failed."""
-        scores = {job.trial.train.lr: _validation(rows[job.trial.identity()]) for job in self.search}
-        best = min(scores, key=lambda lr: scores[lr])
-        return best if math.isfinite(scores[best]) else None
+        return best_rate(rows[job.trial.identity()] for job in self.search)
+
+
+def best_rate(rows: Iterable[Mapping[str, Any]]) -> float | None:
+    """The learning rate of the row with the lowest finite validation excess; None where there is none."""
+    scores = {row["lr"]: _validation(row) for row in rows}
+    best = min(scores, key=lambda lr: scores[lr])
+    return best if math.isfinite(scores[best]) else None
 
 
 def _validation(row: Mapping[str, Any]) -> float:
