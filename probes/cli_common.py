@@ -55,22 +55,22 @@ def one_line(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def check_device(name: str) -> None:
-    """Raises `CatalogueError` where torch knows no such device, or this machine has none."""
+def check_device(name: str, option: str = "--device ") -> None:
+    """Raises `CatalogueError`, led by the option, where torch knows no such device, or this machine has none."""
     import torch
 
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise CatalogueError(f"--device {name}: no such device{nearest(name, _devices())}") from None
+        raise CatalogueError(f"{option}{name}: no such device{nearest(name, _devices())}") from None
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count == 0:
-            raise CatalogueError(f"--device {name}: torch finds no CUDA device on this machine; nearest is 'cpu'")
+            raise CatalogueError(f"{option}{name}: torch finds no CUDA device on this machine; nearest is 'cpu'")
         if device.index is not None and device.index >= count:
-            raise CatalogueError(f"--device {name}: this machine has {count}; nearest is 'cuda:{count - 1}'")
+            raise CatalogueError(f"{option}{name}: this machine has {count}; nearest is 'cuda:{count - 1}'")
     elif device.type != "cpu":
-        raise CatalogueError(f"--device {name}: only cpu and cuda are supported; nearest is 'cpu'")
+        raise CatalogueError(f"{option}{name}: only cpu and cuda are supported; nearest is 'cpu'")
 
 
 def read_devices(text: str) -> list[str]:

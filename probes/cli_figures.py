@@ -83,10 +83,7 @@ def _check(name: str, dials: Mapping[str, Any], module: Any) -> None:
         if isinstance(devices, str) and key == "devices":
             raise CatalogueError(f"--set {key}={devices}: expected a list, as [cuda:0, cuda:1]")
         for device in [devices] if isinstance(devices, str) else devices or []:
-            try:
-                check_device(str(device))
-            except CatalogueError as error:
-                raise CatalogueError(str(error).replace("--device ", f"{name}'s {key}=", 1)) from None
+            check_device(str(device), f"{name}'s {key}=")
     for key, value in dials.items():
         for one in value if isinstance(value, list) else [value]:
             if type(one) is int and one < 1 and key not in FROM_ZERO:
