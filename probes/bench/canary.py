@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from architectures import build, resolve
+from architectures import build
 from architectures.kernels import Kernels, canary
 from architectures.kernels import check as check_kernels
 from probes import environment
-from probes.bench.train import LAYERS, text_of
+from probes.bench.train import LAYERS, spec_of, text_of
 from probes.files import whole_file
 from probes.results import write_json
 from probes.trial import PRECISIONS
@@ -42,7 +42,7 @@ def run(out: Path, **dials: Any) -> None:
     device, kernels = torch.device(chosen["device"]), chosen["kernels"] or "auto"
     check_kernels(kernels)
     for architecture in chosen["architectures"]:
-        resolve({"layers": LAYERS.get(architecture, architecture), "d_model": 64, "vocab_size": 8})
+        spec_of(architecture)
     verdicts: dict[str, dict[str, Any]] = {}
     for precision in chosen["precisions"]:
         for architecture in chosen["architectures"]:
@@ -72,7 +72,7 @@ def judge(
     chosen: Kernels = "auto",
 ) -> list[canary.Verdict]:
     """The verdicts on one layer stack at one shape."""
-    spec = resolve({"layers": LAYERS.get(architecture, architecture), "d_model": width, "vocab_size": 16})
+    spec = spec_of(architecture, width)
     autocast = PRECISIONS[precision]
     torch.manual_seed(0)
     model = build(spec, kernels=chosen).to(device)

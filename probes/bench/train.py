@@ -28,7 +28,7 @@ from probes.config import Training
 from probes.engine.adam import Update, update
 from probes.engine.feed import Feed
 from probes.engine.pack import STREAMS, WINDOW, launch, spread
-from probes.engine.programs import compiled
+from probes.engine.programs import compiled, run_once
 from probes.engine.step import Loss, StepTrainer, supervised_loss
 from probes.files import whole_file
 from probes.results import write_json
@@ -104,7 +104,7 @@ def run(out: Path, **dials: Any) -> None:
     kernels = chosen["kernels"] = chosen["kernels"] or "auto"
     check_kernels(kernels)
     for architecture in chosen["architectures"]:
-        resolve({"layers": LAYERS.get(architecture, architecture), "d_model": 64, "vocab_size": 8})
+        spec_of(architecture)
     found: list[dict[str, Any]] = []
     for shape in chosen["shapes"]:
         for architecture in chosen["architectures"]:
@@ -129,13 +129,7 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
     """All numbers of one architecture at one shape. Times are milliseconds a step of a trial, medians of blocks."""
     point = SHAPES[shape]
     task = create(point["task"], point["settings"])
-    spec = resolve(
-        {
-            "layers": LAYERS.get(architecture, architecture),
-            "d_model": point["d_model"],
-            "vocab_size": task.vocab_size,
-        }
-    )
+    spec = spec_of(architecture, point["d_model"], task.vocab_size)
     autocast = PRECISIONS[dials["precision"]]
     blocks = max(2, round(dials["steps"] / WINDOW))
     train = Training(**{"steps": 100_000, "batch_size": point["batch"]})
@@ -209,6 +203,11 @@ def measure(architecture: str, shape: str, device: torch.device, dials: dict[str
     return found
 
 
+def spec_of(architecture: str, d_model: int = 64, vocab_size: int = 16) -> dict[str, Any]:
+    """The spec of a name in `LAYERS`, or of a layer pattern. Raises `SpecError`."""
+    return resolve({"layers": LAYERS.get(architecture, architecture), "d_model": d_model, "vocab_size": vocab_size})
+
+
 def text_of(kernels: Kernels) -> str:
     """The choice of kernels as a record's environment has it."""
     return kernels if isinstance(kernels, str) else json.dumps(kernels, sort_keys=True)
@@ -236,8 +235,7 @@ def check(
 def once(model: nn.Module, task: Task, train: Training, device: torch.device, autocast: torch.dtype | None) -> None:
     """One forward pass, so that kernels are chosen."""
     batch = task.sample(split_generator(0, "train", "canary", device), train.batch_size)
-    with torch.no_grad(), torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
-        model(batch.tokens, positions=batch.scored)
+    run_once(model, batch, autocast)
 
 
 def _eager(trainer: Trainer, steps: int) -> None:

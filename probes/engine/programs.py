@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from architectures.kernels import canary
 from probes.config import Trial
@@ -24,6 +24,7 @@ from probes.engine.step import Loss, StepTrainer, supervised_loss
 from probes.files import whole_file
 from probes.results import write_json
 from probes.splits import split_generator
+from probes.task import Batch
 from probes.trial import Runner
 
 Compile = Literal["auto", "on", "off"]
@@ -58,18 +59,13 @@ class Programs:
     def check(self, runner: Runner, model: nn.Module) -> list[canary.Verdict]:
         """The canary of the trial's program, once; its verdicts are kept in `canary-DEVICE.json`."""
         key = program(runner.trial, runner.runtime.precision)
-        trial, kind = runner.trial, self.device.type
+        trial = runner.trial
         generator = split_generator(trial.seeds.data_seed, "train", "canary", self.device)
         batch = runner.task.sample(generator, trial.train.batch_size)
         control = make_control(trial.train.control, batch, runner.task, generator, model)
-        controls = {} if control is None else {"control": control}
 
         def once() -> None:
-            before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-            with torch.no_grad(), torch.autocast(kind, dtype=runner.autocast, enabled=runner.autocast is not None):
-                model(batch.tokens, positions=batch.scored, **controls)
-                for buffer, value in before:  # a gate's statistics move in training
-                    buffer.copy_(value)
+            run_once(model, batch, runner.autocast, control)
 
         if key not in self.verdicts:
             self.verdicts[key] = canary.settle(once, runner.runtime.kernels)
@@ -122,6 +118,19 @@ class Programs:
         count = layers if isinstance(layers, int) else len(layers)
         size = trial.train.batch_size * runner.task.length * trial.architecture.get("d_model", 0) * count
         return self.steps.get(program(trial, runner.runtime.precision), 0) * size * SAVED
+
+
+def run_once(
+    model: nn.Module, batch: Batch, autocast: torch.dtype | None, control: dict[str, Tensor] | None = None
+) -> None:
+    """A forward pass as in training, by which kernels are chosen and seen; the model's buffers, as the statistics of
+    gates, are put back."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    controls = {} if control is None else {"control": control}
+    with torch.no_grad(), torch.autocast(batch.tokens.device.type, dtype=autocast, enabled=autocast is not None):
+        model(batch.tokens, positions=batch.scored, **controls)
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def compiled(options: dict[str, Any] | None = None) -> tuple[Loss, Update]:
