@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional
 
+from architectures.mixers import attention
 from architectures.mixers.attention import token_by_token
 
 
@@ -22,3 +23,23 @@ def test_the_gradient_of_an_output_put_together_again_lies_as_the_queries():
     together = output.transpose(1, 2).flatten(2)
     (together @ torch.randn(12, 12)).square().sum().backward()
     assert seen == [laid.stride()]
+
+
+class OnAGPU(torch.Tensor):
+    """Says that it lies on a GPU."""
+
+    is_cuda = True
+
+
+def test_queries_are_laid_out_where_a_gpu_trains_and_nowhere_else(monkeypatch):
+    laid = []
+    monkeypatch.setattr(attention, "token_by_token", lambda q: (laid.append(q.shape), token_by_token(q))[1])
+    q = torch.randn(2, 3, 5, 4)
+    expected = attention.attend(q, q, q)
+    assert not laid
+    pretended = attention.attend(q.as_subclass(OnAGPU), q, q)
+    assert laid == [q.shape]
+    torch.testing.assert_close(pretended.as_subclass(torch.Tensor), expected)
+    with torch.no_grad():
+        attention.attend(q.as_subclass(OnAGPU), q, q)
+    assert len(laid) == 1

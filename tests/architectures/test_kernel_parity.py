@@ -217,6 +217,27 @@ def test_half_precision_backends_are_not_taken_for_float32(monkeypatch):
         kernels.withdraw("gated_delta", "fla")
 
 
+def half_precision_step(model, tokens):
+    """A loss under bf16 autocast, and what gives the loss and all gradients through a form of it."""
+
+    def loss(tokens):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return model(tokens).logits.float().square().mean()
+
+    def step(function):
+        model.zero_grad()
+        value = function(tokens)
+        value.backward()
+        return [value.detach(), *(p.grad.clone() for p in model.parameters())]
+
+    return loss, step
+
+
+def assert_alike(compiled, eager):
+    for one, other in zip(compiled, eager, strict=True):
+        assert (one - other).norm() <= 4e-2 * (other.norm() + 1e-6)  # both round in bf16
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("layers", ["gdn", "mamba2", "rglru"])
@@ -230,16 +251,7 @@ def test_kernels_on_a_gpu_pass_the_canary_and_compile(layers, length):
     model = build({"layers": f"[{layers}]*2", "d_model": 64, "vocab_size": 16}).cuda()
     tokens = torch.randint(16, (4, length), device="cuda")
 
-    def loss(tokens):
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            return model(tokens).logits.float().square().mean()
-
-    def step(function):
-        model.zero_grad()
-        value = function(tokens)
-        value.backward()
-        return [value.detach(), *(p.grad.clone() for p in model.parameters())]
-
+    loss, step = half_precision_step(model, tokens)
     canary.forget()
     try:
         with canary.record() as calls, torch.no_grad():
@@ -250,8 +262,7 @@ def test_kernels_on_a_gpu_pass_the_canary_and_compile(layers, length):
         assert convolution.backend == "fla"
         eager, compiled = step(loss), step(torch.compile(loss, dynamic=False))
         assert model.kernels_used[convolution.operation] == "fla"
-        for one, other in zip(compiled, eager, strict=True):
-            assert (one - other).norm() <= 4e-2 * (other.norm() + 1e-6)  # both round in bf16
+        assert_alike(compiled, eager)
     finally:
         canary.forget()
 
@@ -286,16 +297,7 @@ def test_our_convolution_runs_compiled_on_a_gpu(layers):
     model = build({"layers": f"[{layers}]*2", "d_model": 64, "vocab_size": 16}, kernels=chosen).cuda()
     tokens = torch.randint(16, (4, 100), device="cuda")
 
-    def loss(tokens):
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            return model(tokens).logits.float().square().mean()
-
-    def step(function):
-        model.zero_grad()
-        value = function(tokens)
-        value.backward()
-        return [value.detach(), *(p.grad.clone() for p in model.parameters())]
-
+    loss, step = half_precision_step(model, tokens)
     canary.forget()
     try:
         with canary.record() as calls, torch.no_grad():
@@ -305,7 +307,6 @@ def test_our_convolution_runs_compiled_on_a_gpu(layers):
         assert all(verdict.accepted for verdict in verdicts), [verdict.line() for verdict in verdicts]
         eager, compiled = step(loss), step(torch.compile(loss, dynamic=False))
         assert model.kernels_used["short_conv_silu"] == "triton"
-        for one, other in zip(compiled, eager, strict=True):
-            assert (one - other).norm() <= 4e-2 * (other.norm() + 1e-6)  # both round in bf16
+        assert_alike(compiled, eager)
     finally:
         canary.forget()
