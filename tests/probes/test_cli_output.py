@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -224,3 +226,22 @@ def test_recipes_in_one_folder_are_kept_apart(tmp_path):
     same = rows[1:].assign(point="").reset_index(drop=True)
     cli_report._keep_apart(same, tmp_path)
     assert same["point"].tolist() == ["", ""]
+
+
+def test_the_report_of_a_folder_without_a_table_says_so_and_tells_recipes_apart(tmp_path, capsys):
+    recorded = Path(__file__).parents[2] / "docs/recorded/two_timescale_512/trials"
+    places = sorted(recorded.glob("two_timescale-gdn-s0-*"))[:2]
+    for place in places:
+        shutil.copytree(place, tmp_path / "trials" / place.name)
+    cli_report.print_report(tmp_path)
+    said = capsys.readouterr().out
+    assert "This sweep has not ended" in said
+    assert "train.steps" not in said
+    path = tmp_path / "trials" / places[0].name / "trial.json"
+    trial = json.loads(path.read_text())
+    trial["train"]["steps"] += 1
+    path.write_text(json.dumps(trial))
+    cli_report.print_report(tmp_path)
+    said = capsys.readouterr().out
+    assert "train.steps=4000" in said
+    assert "train.steps=4001" in said

@@ -369,3 +369,18 @@ def test_kernels_are_first_called_with_a_whole_chunk(name: str, monkeypatch: pyt
         assert output.shape[1] == longer[0].shape[1]
         expected, _ = whole(operation, "chunked", *arguments)
         torch.testing.assert_close(output[:, :length], expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "equal", "shortfall", "rounding", "state", "agrees"),
+    [
+        ("float32", 65, 0.0, 0.0, 8, True),
+        ("float32", 64, 0.0, 0.0, 8, False),
+        ("bfloat16", 60, 0.19, 0.1, 8, True),
+        ("bfloat16", 60, 0.21, 0.1, 8, False),
+        ("bfloat16", 65, 0.0, 0.1, 9, False),
+    ],
+)
+def test_tokens_agree_as_far_as_rounding_goes(dtype, equal, shortfall, rounding, state, agrees) -> None:
+    found = verify.Agreement("Mamba2", dtype, 65, equal, shortfall, rounding, [], state, 8)
+    assert found.agrees is agrees
