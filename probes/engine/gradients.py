@@ -25,8 +25,8 @@ from probes.engine.feed import Supervised
 from probes.engine.step import StepTrainer, supervised_loss
 
 TOLERANCE = {torch.bfloat16: 0.3, None: 0.05}
-"""By the type of autocast. In bf16 on a CPU 0.01 to 0.08 was measured where nothing is wrong; a wrong kernel gives
-about 1."""
+"""By the type of autocast. In bf16 on a CPU 0.009 to 0.040 was measured where nothing is wrong (docs/gpu.md has the
+command); a wrong kernel gives about 1."""
 QUANTILE = 0.9
 NEGLIGIBLE = 1e-5
 """Rows whose gradient is smaller than this beside the parameter's largest row are left out."""
