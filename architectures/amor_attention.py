@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .amor_decode import Cached, decode
 from .amor_trigger import Gate, make_trigger
 from .context import Context
+from .kernels.softmax import scaled_dot_product
 from .layers import rotary, rotate
 from .mixers.attention import attend
 from .mixers.base import Mixer, State
@@ -156,9 +156,7 @@ class GatedAttention(Mixer):
         packed = q.new_zeros(len(x), width, self.heads, self.head_dim).index_put((row, slot), q)
         last = torch.zeros(len(x), width, dtype=torch.int64, device=x.device).index_put((row, slot), start + place)
         sees = torch.arange(keys.shape[2], device=x.device) <= last[..., None]
-        o = F.scaled_dot_product_attention(
-            packed.transpose(1, 2), keys.to(q.dtype), values.to(q.dtype), attn_mask=sees[:, None]
-        )
+        o = scaled_dot_product(packed.transpose(1, 2), keys.to(q.dtype), values.to(q.dtype), sees[:, None])
         return self._scatter(x, gate, self.out(o.transpose(1, 2)[row, slot].flatten(1)), row, place)
 
     def _scatter(self, x: Tensor, gate: Gate, attended: Tensor, row: Tensor, place: Tensor) -> Tensor:

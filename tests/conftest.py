@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: threa
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets 80, whatever the terminal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # strategies and oracles are imported by their names
@@ -19,3 +20,10 @@ settings.register_profile("ci", derandomize=True, max_examples=50, print_blob=Tr
 settings.register_profile("dev", max_examples=100, **COMMON)
 settings.register_profile("nightly", max_examples=10_000, print_blob=True, **COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a GPU its compilers and libraries warn of themselves, which is no error of ours."""
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.filterwarnings("default"))

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right
 
 from ..context import Context
+from ..kernels.softmax import scaled_dot_product
 from ..layers import rotary, rotate
 from .base import Mixer, State
 
@@ -138,7 +139,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor
     if window is not None and window >= keys:
         window = None
     if window is None and queries in (1, keys):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=queries > 1)
+        return scaled_dot_product(q, k, v, is_causal=queries > 1)
     if window is None and q.is_cuda and not torch.is_grad_enabled():
         return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(queries, keys))
     if window is None and queries > QUERIES:
@@ -151,14 +152,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor
     mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
     if window is not None:
         mask = mask.triu(keys - queries - window + 1)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return scaled_dot_product(q, k, v, mask)
 
 
 def token_by_token(q: Tensor) -> Tensor:
     """`q (B, H, T, d)` with the heads of a token beside each other in memory.
 
     An output of attention lies as its queries do, and its gradient, where heads are put beside each other again, comes
-    token by token. With cuDNN (PyTorch 2.11, an H200) the gradient of the queries was wrong where the two differed.
+    token by token: kernels get both in one layout, and `scaled_dot_product` has nothing to copy.
     """
     return q.transpose(1, 2).contiguous().transpose(1, 2)
 
@@ -179,5 +180,5 @@ def attend_banded(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     mask = band & ~(first & padding)  # (n, w, 2w): the first block has no block before it
     shape = (batch * heads, count, window, width)
     keys, values = (x.reshape(batch * heads, count, 2 * window, width) for x in (keys, values))
-    o = F.scaled_dot_product_attention(q.reshape(shape), keys, values, attn_mask=mask)
+    o = scaled_dot_product(q.reshape(shape), keys, values, mask)
     return o.reshape(batch, heads, count * window, width)[:, :, :length]

@@ -1,8 +1,10 @@
 """Queries are laid out as the gradient of attention's output comes, where a GPU trains."""
 
+import pytest
 import torch
 from torch.nn import functional
 
+from architectures.kernels.softmax import scaled_dot_product
 from architectures.mixers import attention
 from architectures.mixers.attention import token_by_token
 
@@ -23,6 +25,32 @@ def test_the_gradient_of_an_output_put_together_again_lies_as_the_queries():
     together = output.transpose(1, 2).flatten(2)
     (together @ torch.randn(12, 12)).square().sum().backward()
     assert seen == [laid.stride()]
+
+
+def transposed(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@pytest.mark.parametrize("queries", [torch.Tensor.contiguous, transposed])
+@pytest.mark.parametrize("gradient", [torch.Tensor.contiguous, transposed, lambda x: x[:1, :1].expand(2, 3, -1, -1)])
+def test_a_kernel_gets_its_gradient_as_its_output_lies(queries, gradient, monkeypatch):
+    q, k, v, given = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(4))
+    leaves = [x.requires_grad_() for x in (queries(q), k, v)]
+    given = gradient(given)
+    expected = torch.autograd.grad(functional.scaled_dot_product_attention(*leaves, is_causal=True), leaves, given)
+    outputs, seen = [], []
+
+    def attention(*args, **kwargs):
+        output = sdpa(*args, **kwargs)
+        output.register_hook(lambda x: seen.append(x.stride()))
+        outputs.append(output.stride())
+        return output
+
+    sdpa = functional.scaled_dot_product_attention
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attention)
+    found = torch.autograd.grad(scaled_dot_product(*leaves, is_causal=True), leaves, given)
+    assert seen == outputs
+    torch.testing.assert_close(found, expected)
 
 
 class OnAGPU(torch.Tensor):
