@@ -1,0 +1,131 @@
+"""The recorded comparison at length 512: whole, sound by its own columns, and what the documents say of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from figures import results as recorded
+from probes import cli_report
+from probes.catalogue import load_catalogue
+from probes.results import read_table, single_runs
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs/recorded/two_timescale_512"
+SUITE = "two_timescale_512"
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return read_table(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """By task and architecture: learning rate, mean, s.d. over seeds, largest s.e. over sequences."""
+    parts = table[table.chosen].groupby(["task", "architecture"])
+    return parts.agg(
+        lr=("lr", "first"),
+        parameters=("parameters", "first"),
+        state=("state_bytes", "first"),
+        mean=("excess", "mean"),
+        spread=("excess", "std"),
+        error=("excess_se", "max"),
+    )
+
+
+def test_every_trial_of_the_suite_is_there_once(table: pd.DataFrame) -> None:
+    suite = load_catalogue().suite(SUITE)
+    assert set(table.task) == set(suite.tasks)
+    assert set(table.architecture) == set(suite.architectures)
+    for _, part in table.groupby(["task", "architecture"]):
+        searched = part[part.model_seed == suite.seeds[0]]
+        assert sorted(searched.lr) == sorted(suite.learning_rates)
+        assert sorted(part[part.chosen].model_seed) == sorted(suite.seeds)
+        assert part[part.chosen].lr.iloc[0] == searched.loc[searched.validation_excess.idxmin(), "lr"]
+    folders = {path.name for path in (FOLDER / "trials").iterdir()}
+    assert folders == set(table.folder)
+    assert len(table) == len(folders)
+
+
+def test_the_table_is_that_of_its_trials(table: pd.DataFrame) -> None:
+    rows = {row["folder"]: row for row in single_runs(FOLDER)}
+    for _, row in table.iterrows():
+        one = rows[row["folder"]]
+        assert (one["trial"], one["excess"], one["behaves_like"]) == (row["trial"], row["excess"], row["behaves_like"])
+
+
+def test_batches_were_fresh_and_no_target_was_seen(table: pd.DataFrame) -> None:
+    assert set(table.status) == {"ok"}
+    assert set(table["env.engine"]) == {"graph"}
+    for _, row in table.iterrows():
+        last = recorded.curves(FOLDER, row["folder"])["train_loss"][-1]
+        assert abs(last - row["nll"]) < (0.008 if row["architecture"] == "attention" else 0.004)
+    assert (table.agreement.abs() <= 3 * table.agreement_se).all()
+
+
+def test_the_report_says_nothing_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_report.print_report(FOLDER)
+    said = capsys.readouterr().out
+    assert "not ended" not in said
+    assert "a ranking rests on" not in said
+    assert "two_timescale_slow" in said
+    assert "over seeds" in said
+
+
+def rows_of(text: str, title: str) -> dict[str, list[str]]:
+    """A table's rows by their first cell: the table whose first heading begins with `title`."""
+    found: dict[str, list[str]] = {}
+    inside = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and cells[0] == title:
+            inside = True
+        elif inside and not line.startswith("|"):
+            break
+        elif inside and not set(cells[0]) <= set("- "):
+            found[re.split("[ ,]", cells[0])[0]] = cells[1:]
+    return found
+
+
+@pytest.mark.parametrize("task", ["two_timescale", "two_timescale_slow"])
+def test_the_document_has_the_records_numbers(task: str, seeds: pd.DataFrame, table: pd.DataFrame) -> None:
+    text = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+    shown = rows_of(text, task)
+    assert set(shown) == set(seeds.loc[task].index)
+    for name, cells in shown.items():
+        row = seeds.loc[(task, name)]
+        cost = [f"{int(row.parameters):,}", f"{int(row.state):,}"] if task == "two_timescale" else []
+        numbers = [*cost, f"{row['mean']:.4f}", f"{row.spread:.4f}", f"{row.error:.5f}"]
+        assert cells[0].split(",")[0] == f"{row.lr:g}"
+        assert ("grid's end" in cells[0]) == bool(
+            table[(table.task == task) & (table.architecture == name)].lr_at_edge.any()
+        )
+        assert cells[1 : 1 + len(numbers)] == numbers
+    means = [float(cells[-4]) for cells in shown.values()]
+    assert means == sorted(means)
+
+
+def test_the_readme_has_them_too(seeds: pd.DataFrame) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = {tuple(re.findall(r"\d\.\d{4} ± \d\.\d{4}", line)) for line in text.splitlines() if " ± 0." in line}
+    tasks = ["two_timescale", "two_timescale_slow"]
+    for name in seeds.loc[tasks[0]].index:
+        rows = [seeds.loc[(task, name)] for task in tasks]
+        assert tuple(f"{row['mean']:.4f} ± {row.spread:.4f}" for row in rows) in shown
+
+
+def test_the_references_in_the_document(table: pd.DataFrame) -> None:
+    text = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+    names = ("window_64", "composite_8_0.2", "window_8_stationary", "window_8", "receptive_field", "fixed_decay_0.2",
+             "window_1_stationary", "window_1", "unigram")  # fmt: skip
+    for task, part in table[table.chosen].groupby("task"):
+        cells = re.search(rf"^\| {task} \| ((?:[\d.e-]+ \| ){{8}}[\d.e-]+) \|$", text, re.MULTILINE)
+        assert cells is not None
+        found = [float(cell) for cell in cells[1].split(" | ")]
+        expected = [part[f"reference.{name}.excess"].mean() for name in names]
+        np.testing.assert_allclose(found, expected, atol=6e-5)
