@@ -192,6 +192,8 @@ class Runner:
         self.seconds = 0.0
         self.engine = "eager"
         """How the steps were run: `eager`, `graph`, or `eager: why no graph`."""
+        self.kernels_used: dict[str, str] | None = None
+        """The kernels of the steps by operation, where these were fixed before training; None: those of the last pass."""
 
     def evaluation_set(self, split: str, sequences: int, window: int | None = None) -> EvaluationSet:
         """The sequences of one evaluation split of this trial, with the references' predictions."""
@@ -364,7 +366,8 @@ class Runner:
             status, row["error"] = "diverged", str(error)
         elif error is not None:
             status, row["error"] = "failed", f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
-        row["env.kernels_used"] = json.dumps(getattr(model, "kernels_used", {}), sort_keys=True)
+        used = getattr(model, "kernels_used", {}) if self.kernels_used is None else self.kernels_used
+        row["env.kernels_used"] = json.dumps(used, sort_keys=True)
         row["env.engine"] = self.engine
         row.update({"status": status, "train_seconds": self.train_seconds, "seconds": self.seconds})
         with whole_folder(self.out / "trials" / self.name) as folder:

@@ -95,6 +95,8 @@ class Pack:
         points = [step for step in evaluation_steps(trial.train) if step > trainer.step]
         member = Member(job, runner, model, trainer, feed, points, max(0, self._reserved() - before))
         runner.engine = "graph" if trainer.lane.graph is not None else "steps"
+        # A graph keeps its kernels, whatever the canary refuses later; scoring does not.
+        runner.kernels_used = dict(getattr(model, "kernels_used", {}))
         runner.seconds += trainer.lane.warm_up_seconds + trainer.lane.capture_seconds
         self.members.append(member)
         return member

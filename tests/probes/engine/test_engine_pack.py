@@ -202,6 +202,21 @@ def test_the_canary_of_a_sweep_is_recorded(tmp_path):
     assert "chunked" in text
 
 
+def test_the_kernels_recorded_are_those_that_trained(tmp_path, monkeypatch):
+    """A kernel refused after a step was captured is out of use when the trial is scored."""
+    conclude = Runner.conclude
+
+    def without_the_fast_form(self, model, error=None):
+        for module in model.modules():
+            if hasattr(module, "kernels"):
+                module.kernels = "plain"
+        return conclude(self, model, error)
+
+    monkeypatch.setattr(Runner, "conclude", without_the_fast_form)
+    (row,) = run([job("gdn", steps=2)], tmp_path).values()
+    assert json.loads(row["env.kernels_used"]) == {"gated_delta": "chunked", "short_conv_silu": "chunked"}
+
+
 def test_what_was_admitted_is_recorded(tmp_path):
     run([job(steps=2), job(steps=2, lr=1e-3)], tmp_path)
     log = json.loads((tmp_path / "engine-cpu.json").read_text())["admitted"]
