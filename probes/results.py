@@ -85,8 +85,8 @@ PATTERNS: dict[str, str] = {
     "robustness.AXIS.FIELD": "recall tasks, over gap (from the slice gap_octave) or length (from length_xN): L90, the "
     "longest with at least 0.9 of the shortest's accuracy, and AUC, mean accuracy over octaves",
     "metric.NAME": "what the model reports of itself on the test sequences (firing rates, ...), mean over batches",
-    "env.NAME": "device, device_name, precision, kernels, kernels_used (by operation, in training), engine (eager, graph, "
-    "or why no graph), threads, versions, commit",
+    "env.NAME": "device, device_name, precision, kernels, kernels_used (by operation, in training), engine (eager, "
+    "graph, or why no graph), threads, versions, commit",
 }
 
 CURVES: dict[str, str] = {

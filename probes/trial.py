@@ -193,7 +193,7 @@ class Runner:
         self.engine = "eager"
         """How the steps were run: `eager`, `graph`, or `eager: why no graph`."""
         self.kernels_used: dict[str, str] | None = None
-        """The kernels of the steps by operation, where these were fixed before training; None: those of the last pass."""
+        """Kernels of the steps by operation, where these were fixed before training; None: those of the last pass."""
 
     def evaluation_set(self, split: str, sequences: int, window: int | None = None) -> EvaluationSet:
         """The sequences of one evaluation split of this trial, with the references' predictions."""
