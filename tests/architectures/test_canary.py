@@ -111,6 +111,23 @@ def test_a_wrong_kernel_is_refused_and_the_next_one_used(monkeypatch, function, 
     assert [verdict.backend for verdict in again] == ["chunked"]
 
 
+def test_a_kernel_that_is_wrong_in_one_run_of_several_is_refused(monkeypatch):
+    torch.manual_seed(0)
+    calls = [call for call in recorded(torch.bfloat16, 17) if call.operation == "gated_delta"]
+    runs = []
+
+    def wrong_once(*arguments):
+        runs.append(None)
+        return (wrong_output if len(runs) == 1 else kernels.load("gated_delta", "plain"))(*arguments)
+
+    monkeypatch.setitem(kernels.OPERATIONS["gated_delta"], "wrong", kernels.Backend("nowhere:nothing"))
+    monkeypatch.setitem(kernels._functions, "nowhere:nothing", wrong_once)
+    verdict = canary.judge(calls[0], "wrong")
+    assert len(runs) > 1
+    assert not verdict.accepted
+    assert verdict.output_error == pytest.approx(0.1, abs=1e-2)
+
+
 def test_a_kernel_that_is_named_is_judged_alone_and_not_run_once_refused(monkeypatch):
     torch.manual_seed(0)
     calls = [call for call in recorded(torch.bfloat16, 17) if call.operation == "gated_delta"]
