@@ -24,10 +24,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_cuda and x.dtype == self.weight.dtype:
+        fused = x.is_cuda and not torch.compiler.is_compiling()  # a compiler that sees the formula keeps x alone
+        if fused and x.dtype == self.weight.dtype:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)  # in float32 inside, rounded once
         wide = full(x)
-        if wide.is_cuda:
+        if fused:
             # The fused kernel's gradient of the weight is slow for narrow rows, so the weight stays outside.
             return (F.rms_norm(wide, self.weight.shape, None, self.eps) * self.weight).to(x.dtype)
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
@@ -113,7 +114,7 @@ class Lookup(torch.autograd.Function):
         return hot.to(grad.dtype) @ grad, None
 
 
-_ANGLES: dict[tuple[int, float, torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+_ANGLES: dict[tuple[int, float, torch.device, torch.dtype], tuple[Tensor, ...]] = {}
 
 
 def rotary(start: int, length: int, head_dim: int, base: float, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,22 +124,43 @@ def rotary(start: int, length: int, head_dim: int, base: float, x: Tensor) -> tu
 
     Reference: Su et al. 2021, arXiv 2104.09864.
     """
+    cos, sin, _, _ = _tables(start, length, head_dim, base, x)
+    return cos, sin
+
+
+def rotary_pairs(start: int, length: int, head_dim: int, base: float, x: Tensor) -> tuple[Tensor, Tensor]:
+    """As `rotary`, for `rotate_pairs`: both channels of a pair have their factors, `(T, head_dim)`."""
+    _, _, cos, sin = _tables(start, length, head_dim, base, x)
+    return cos, sin
+
+
+def _tables(start: int, length: int, head_dim: int, base: float, x: Tensor) -> tuple[Tensor, ...]:
     dtype, stop = torch.promote_types(x.dtype, torch.float32), start + length
     key = (head_dim, base, x.device, dtype)
     if key not in _ANGLES or _ANGLES[key][0].shape[0] < stop:
         _ANGLES[key] = _angles(1 << (stop - 1).bit_length(), head_dim, base, x.device, dtype)
-    cos, sin = _ANGLES[key]
-    return cos[start:stop], sin[start:stop]
+    return tuple(table[start:stop] for table in _ANGLES[key])
 
 
 @torch.inference_mode(False)
-def _angles(length: int, head_dim: int, base: float, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _angles(length: int, head_dim: int, base: float, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
     exponent = torch.arange(0, head_dim, 2, device=device, dtype=dtype) / head_dim
     angle = torch.arange(length, device=device, dtype=dtype)[:, None] * base**-exponent
-    return angle.cos(), angle.sin()
+    cos, sin = angle.cos(), angle.sin()
+    return cos, sin, torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates channel pairs `(i, i + head_dim / 2)` of `x (..., T, head_dim)` by the angles."""
     first, second = full(x).chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`rotate` by the factors of `rotary_pairs`: `x cos + swapped sin`, the channels of a pair exchanged in `swapped`.
+
+    Nothing is put together here or in the gradient, so that a compiler makes one pass over memory of either.
+    """
+    wide = full(x)
+    swapped = wide.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
+    return (wide * cos + swapped * sin).to(x.dtype)

@@ -36,10 +36,16 @@ class Oryx(Stack):
         super().__init__(spec, kernels, layers=layers)
         self.path: Path = "auto"
 
-    def backbone(self, tokens: Tensor, context: Context, features: list[Tensor] | None = None) -> Tensor:
+    def backbone(
+        self,
+        tokens: Tensor,
+        context: Context,
+        features: list[Tensor] | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         modes = self._modes(tokens, context)
         context.extras["metrics"] = modes.metrics()
-        return super().backbone(tokens, context, features)
+        return super().backbone(tokens, context, features, positions)
 
     def advance(self, tokens: Tensor, state: State, context: Context) -> Tensor:
         modes = self._modes(tokens, context)

@@ -35,9 +35,10 @@ class Block(nn.Module):
         self.mlp_norm = RMSNorm(d_model, norm_eps) if d_ff else None
         self.mlp = SwiGLU(d_model, d_ff=d_ff) if d_ff else None
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        """`(B, T, D)` to `(B, T, D)`, a whole sequence."""
-        return self.feed(x + self.mixer(self.norm(x), context))
+    def forward(self, x: Tensor, context: Context, positions: Tensor | None = None) -> Tensor:
+        """`(B, T, D)` to `(B, T, D)`, a whole sequence; with `positions`, as in `select`, to `(n, D)` there: nothing is
+        computed for others that these do not need."""
+        return self.feed(select(x + self.mixer(self.norm(x), context), positions))
 
     def prefill(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
         """The next `(B, T, D)` of a sequence, and the mixer's state after them."""
@@ -91,13 +92,20 @@ class Stack(nn.Module):
         """Logits `(..., V)` of normalised features `(..., D)`."""
         return F.linear(features, self.embedding.weight) if self.readout is None else self.readout(features)
 
-    def backbone(self, tokens: Tensor, context: Context, features: list[Tensor] | None = None) -> Tensor:
-        """The residual stream after the last block, `(B, T, D)`; `features` collects it after each part."""
+    def backbone(
+        self,
+        tokens: Tensor,
+        context: Context,
+        features: list[Tensor] | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """The residual stream after the last block, `(B, T, D)`, or `(n, D)` at `positions`; `features` collects it
+        after each part."""
         x = embed(self.embedding.weight, tokens)
         if features is not None:
             features.append(x)
-        for block in self.blocks:
-            x = block(x, context)
+        for index, block in enumerate(self.blocks, 1):
+            x = block(x, context, positions if index == len(self.blocks) else None)
             if features is not None:
                 features.append(x)
         return x
@@ -117,7 +125,8 @@ class Stack(nn.Module):
         """
         context = Context(control=control or {}, head=self.head)
         collected: list[Tensor] | None = [] if features else None
-        x = self.backbone(tokens, context, collected)
+        whole = self.position_head is not None or collected is not None
+        x = self.backbone(tokens, context, collected, None if whole else positions)
         if self.position_head is not None:
             x = self.norm(x)
             if collected is not None:
@@ -127,7 +136,7 @@ class Stack(nn.Module):
             x = self.norm(x)
             context.extras["features"] = (*collected, x)
             return Output(self.head(select(x, positions)), context.extras)
-        return Output(self.head(self.norm(select(x, positions))), context.extras)
+        return Output(self.head(self.norm(x)), context.extras)
 
     def init_state(
         self,

@@ -43,8 +43,8 @@ def _torch(module: str, form: str = "") -> dict[str, Backend]:
 
 def _convolution(name: str, form: str) -> dict[str, Backend]:
     return {
-        "fla": Backend(f"{_GPU}:{name}", "fla", cuda=True),
         "triton": Backend(f"architectures.kernels.conv_operator:{name}", "triton", cuda=True),
+        "fla": Backend(f"{_GPU}:{name}", "fla", cuda=True),
         **_torch("conv", form),
     }
 
@@ -62,7 +62,7 @@ OPERATIONS: dict[str, dict[str, Backend]] = {
 }
 
 HALF = (torch.bfloat16, torch.float16)
-COMPILED: dict[str, tuple[str, ...]] = dict.fromkeys(("short_conv", "short_conv_silu"), ("fla", "triton", "plain"))
+COMPILED: dict[str, tuple[str, ...]] = dict.fromkeys(("short_conv", "short_conv_silu"), ("triton", "fla", "plain"))
 """Backends in `auto`'s order under torch.compile on a GPU, where it is another than the table's: of these operations
 the compiler makes kernels of the definition that are faster than torch's own. `("plain",)` leaves them to it."""
 

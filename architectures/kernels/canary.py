@@ -373,6 +373,21 @@ def _refuse(operation: str, backend: str, why: str) -> None:
         _SWITCHES[backend](False)
 
 
+def tag_caches() -> None:
+    """Keeps what torch.compile stores apart by the attention kernels that are switched on: it takes one where it first
+    sees a program, and would take it again from its cache where it has been refused since."""
+    on = [name for name, enabled in _ENABLED.items() if enabled()]
+    torch.compiler.config.cache_key_tag = " ".join([_TAG, "attention:", *on])
+
+
+_TAG: str = torch.compiler.config.cache_key_tag
+_ENABLED = {
+    "flash": torch.backends.cuda.flash_sdp_enabled,
+    "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
+    "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+    "math": torch.backends.cuda.math_sdp_enabled,
+}
+
 _SWITCHES = {
     "flash": torch.backends.cuda.enable_flash_sdp,
     "cudnn": torch.backends.cuda.enable_cudnn_sdp,

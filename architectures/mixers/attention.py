@@ -14,7 +14,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from ..context import Context
 from ..kernels.softmax import scaled_dot_product
-from ..layers import rotary, rotate
+from ..layers import rotary_pairs, rotate_pairs
 from .base import Mixer, State
 
 QUERIES = 1024
@@ -40,14 +40,11 @@ class Attention(Mixer):
 
     def project(self, x: Tensor, start: int) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values, each `(B, H, T, d)`, of tokens at positions from `start`."""
-        heads = self.qkv(x).unflatten(-1, (3 * self.heads, self.head_dim)).transpose(1, 2)
-        if self.rope_base is None:
-            q, k, v = heads.chunk(3, dim=1)
-            return q, k, v
-        cos, sin = rotary(start, x.shape[1], self.head_dim, self.rope_base, x)
-        qk, v = heads.split([2 * self.heads, self.heads], dim=1)
-        q, k = rotate(qk, cos, sin).chunk(2, dim=1)
-        return q, k, v
+        q, k, v = self.qkv(x).unflatten(-1, (3 * self.heads, self.head_dim)).chunk(3, dim=2)
+        if self.rope_base is not None:
+            cos, sin = (t[:, None] for t in rotary_pairs(start, x.shape[1], self.head_dim, self.rope_base, x))
+            q, k = rotate_pairs(q, cos, sin), rotate_pairs(k, cos, sin)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def mix(self, x: Tensor, state: State | None, context: Context) -> tuple[Tensor, State | None]:
         start = 0 if state is None else state["length"]

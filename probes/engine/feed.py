@@ -2,7 +2,7 @@
 
 A feed draws the batches of `TrainingStream`, in its order, into a ring of slots; readers pick a slot by a number on
 the device. The supervised positions are brought to a fixed count `n`: their flat indices in row-major order and their
-targets, filled up with index 0 and `IGNORED`.
+targets, filled up with index 0 and `IGNORED`. Where nearly all positions are supervised, targets stay where they are.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ from probes.training import training_targets
 SAMPLE = 128
 """Sequences from which the number of supervised positions is estimated."""
 
+EVERYWHERE = 15 / 16
+"""Fraction of supervised positions from which logits are computed at all: less than to gather them and scatter their
+gradient."""
+
 
 class Supervised(NamedTuple):
     """`tokens (B, T)`, `at (n,)` the supervised positions counted row by row, `target (n,)`, and the control tensors
-    `(B, T)` by name, None where there are none."""
+    `(B, T)` by name, None where there are none. `at` is None where the targets are those of all `B T` positions."""
 
     tokens: Tensor
-    at: Tensor
+    at: Tensor | None
     target: Tensor
     control: dict[str, Tensor] | None
 
@@ -93,7 +97,10 @@ class Feed:
         self.control_generator = split_generator(data_seed, "train", "control", device)
         self.size = room(task, train)
         self.shape = (train.batch_size, task.length)
-        self.ring = torch.zeros(slots, math.prod(self.shape) + 2 * self.size, dtype=torch.int64, device=device)
+        self.everywhere = self.size >= EVERYWHERE * math.prod(self.shape)
+        self.parts = [math.prod(self.shape)] * 2 if self.everywhere else [math.prod(self.shape), self.size, self.size]
+        """Numbers in a slot: tokens, indices unless the targets are everywhere, targets."""
+        self.ring = torch.zeros(slots, sum(self.parts), dtype=torch.int64, device=device)
         self.control: dict[str, Tensor] = {}
         self.largest = torch.zeros((), dtype=torch.int64, device=device)
         self.drawn = start
@@ -131,9 +138,14 @@ class Feed:
         batch = self.stream.take(min(self._until - self.drawn, self.slots - slot))
         count, size = len(batch) // self.train.batch_size, self.train.batch_size
         targets = training_targets(batch, self.train.supervision)
-        index, target, found = compact(targets.view(count, size, -1), self.size)
-        self.ring[slot : slot + count].copy_(torch.cat([batch.tokens.view(count, -1), index, target], dim=1))
-        torch.maximum(self.largest, found.max(), out=self.largest)
+        rows = [batch.tokens.view(count, -1)]
+        if self.everywhere:
+            rows.append(targets.view(count, -1))
+        else:
+            *given, found = compact(targets.view(count, size, -1), self.size)
+            rows += given
+            torch.maximum(self.largest, found.max(), out=self.largest)
+        self.ring[slot : slot + count].copy_(torch.cat(rows, dim=1))
         for each in range(count):
             if self.train.control:
                 for name, value in self._controls(batch.rows(each * size, (each + 1) * size)).items():
@@ -156,9 +168,9 @@ class Feed:
     def read(self, slot: Tensor) -> Supervised:
         """The batch in the slot whose number is in `slot (1,)` on the device."""
         row = self.ring.index_select(0, slot)[0]
-        tokens, index, target = row.split([math.prod(self.shape), self.size, self.size])
+        tokens, *index, target = row.split(self.parts)
         control = {name: value.index_select(0, slot)[0] for name, value in self.control.items()}
-        return Supervised(tokens.view(self.shape), index, target, control or None)
+        return Supervised(tokens.view(self.shape), index[0] if index else None, target, control or None)
 
     def state(self, step: int) -> dict[str, Any]:
         """The states before batch `step`: `stream` and `control` as in `Trainer.state`. KeyError where long past."""

@@ -109,6 +109,7 @@ class Programs:
             return supervised_loss, update
         if self._compiled is None:
             self._compiled = compiled()
+        canary.tag_caches()
         return self._compiled
 
     def saving(self, runner: Runner) -> float:
@@ -138,6 +139,7 @@ def compiled(options: dict[str, Any] | None = None) -> tuple[Loss, Update]:
 
     `options` are the compiler's, for measurements.
     """
+    canary.tag_caches()
     torch._dynamo.config.recompile_limit = 512
     torch._dynamo.config.accumulated_recompile_limit = 4096
     return torch.compile(supervised_loss, dynamic=False, options=options), torch.compile(update)

@@ -34,18 +34,19 @@ Loss = Callable[..., tuple[Tensor, dict[str, Any]]]
 def supervised_loss(
     model: nn.Module,
     tokens: Tensor,
-    index: Tensor,
+    index: Tensor | None,
     target: Tensor,
     control: dict[str, Tensor] | None,
     autocast: torch.dtype | None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Mean cross-entropy over the supervised positions, nats, and what the model reports of itself."""
+    """Mean cross-entropy over the supervised positions, nats, and what the model reports of itself. `index`, `target`
+    as `at` and `target` of `Supervised`."""
     with torch.autocast(tokens.device.type, dtype=autocast, enabled=autocast is not None):
         if control is None:
             output = model(tokens, positions=index)
         else:
             output = model(tokens, positions=index, control=control)
-    loss = functional.cross_entropy(output.logits.float(), target, ignore_index=IGNORED)
+    loss = functional.cross_entropy(output.logits.flatten(0, -2).float(), target, ignore_index=IGNORED)
     return loss, output.extras.get("metrics", {})
 
 

@@ -195,3 +195,15 @@ def test_what_a_model_does_once_kernels_are_chosen_is_judged_too():
     assert [verdict.accepted for verdict in verdicts] == [True, True]
     once = canary.settle(lambda: torch.nn.functional.scaled_dot_product_attention(x, x, x))
     assert len(once) == 1
+
+
+def test_compiled_code_is_cached_apart_by_the_attention_kernels_that_are_on(monkeypatch):
+    monkeypatch.setattr(canary, "_TAG", "mine")
+    tags = []
+    with torch.compiler.config.patch(cache_key_tag=""):
+        for cudnn in (True, False):
+            monkeypatch.setitem(canary._ENABLED, "cudnn", lambda cudnn=cudnn: cudnn)
+            canary.tag_caches()
+            tags.append(torch.compiler.config.cache_key_tag)
+    assert [tag.startswith("mine ") and "flash" in tag for tag in tags] == [True, True]
+    assert ["cudnn" in tag for tag in tags] == [True, False]

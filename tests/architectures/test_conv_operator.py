@@ -130,12 +130,12 @@ def test_what_auto_takes_when_compiled(monkeypatch):
     for operation in kernels.COMPILED:
         assert kernels.choose(operation, "auto", "cuda") == "plain"
         assert kernels.choose(operation, "auto", "cpu") == "chunked"
-        kernels.approve(operation, "fla")
-        assert kernels.choose(operation, "auto", "cuda") == "fla"
-        assert kernels.choose(operation, "chunked", "cuda") == "chunked"
-        kernels.refuse(operation, "fla", "its numbers")
         kernels.approve(operation, "triton")
         assert kernels.choose(operation, "auto", "cuda") == "triton"
+        assert kernels.choose(operation, "chunked", "cuda") == "chunked"
+        kernels.refuse(operation, "triton", "its numbers")
+        kernels.approve(operation, "fla")
+        assert kernels.choose(operation, "auto", "cuda") == "fla"
         monkeypatch.setitem(kernels.COMPILED, operation, ("plain",))
         assert kernels.choose(operation, "auto", "cuda") == "plain"
     assert kernels.choose("ssd", "auto", "cuda") == "chunked"

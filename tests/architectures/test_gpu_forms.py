@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from architectures.layers import AlignedLinear, Lookup, rotary
+from architectures.layers import AlignedLinear, Lookup, RMSNorm, rotary, rotary_pairs, rotate, rotate_pairs
 
 
 @pytest.mark.parametrize("large", [0, 1e9])
@@ -51,3 +51,38 @@ def test_rotary_tables_made_under_inference_mode_serve_training():
     cos, _ = rotary(0, 3, 4, 31.0, x)
     (x[:, :2] * cos).sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_rotating_pairs_is_rotating(start):
+    x, direction = (torch.randn(2, 9, 3, 6, requires_grad=True) for _ in range(2))
+    angles, pairs = rotary(start, 9, 6, 31.0, x), rotary_pairs(start, 9, 6, 31.0, x)
+    results = []
+    for function, factors in ((rotate, angles), (rotate_pairs, pairs)):
+        output = function(x, *(part[:, None] for part in factors))
+        results.append([output, *torch.autograd.grad(output, x, direction)])
+    torch.testing.assert_close(results[0], results[1])
+    assert torch.equal(
+        *(function(x.bfloat16(), *(p[:, None] for p in f)) for function, f in ((rotate, angles), (rotate_pairs, pairs)))
+    )
+
+
+class OnAGPU(torch.Tensor):
+    """Says that it lies on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_norms_on_a_gpu_are_the_formula_compiled_and_not(monkeypatch, dtype):
+    norm = RMSNorm(6).double()
+    torch.nn.init.normal_(norm.weight)
+    x, direction = torch.randn(2, 5, 6, dtype=dtype), torch.randn(2, 5, 6, dtype=dtype)
+    results = []
+    for cls, compiling in ((torch.Tensor, False), (OnAGPU, False), (OnAGPU, True)):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda compiling=compiling: compiling)
+        leaf = x.clone().requires_grad_()
+        output = norm(leaf.as_subclass(cls)).as_subclass(torch.Tensor)
+        results.append([output, *torch.autograd.grad(output, [leaf, norm.weight], direction)])
+    for found in results[1:]:
+        torch.testing.assert_close(found, results[0])

@@ -137,6 +137,19 @@ def test_logits_at_positions_only(name):
     assert torch.equal(at_mask, at_index)
 
 
+def test_nothing_behind_the_last_mixer_runs_at_positions_that_were_not_asked_for():
+    model, tokens = build({"layers": "[attention]*2", "d_model": 16, "vocab_size": V}).double(), tokens_of(24, batch=3)
+    at, seen = torch.tensor([5, 0, 71, 30, 30]), []
+    for block in model.blocks:
+        block.mlp.register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape)))
+    weights = list(model.parameters())
+    direction = torch.randn(5, V, dtype=torch.float64)
+    found = torch.autograd.grad(model(tokens, positions=at).logits, weights, direction)
+    assert seen == [(3, 24, 16), (5, 16)]
+    expected = torch.autograd.grad(model(tokens).logits.flatten(0, 1)[at], weights, direction)
+    torch.testing.assert_close(found, expected)
+
+
 def test_features(name):
     model, tokens = model_of(name), tokens_of(9)
     output = model(tokens, features=True)

@@ -8,12 +8,15 @@ import pytest
 import torch
 from engine_jobs import job, run, task
 
+from architectures import build
 from probes.config import Training
 from probes.engine.feed import Feed, Refused, compact, room
 from probes.engine.fill import Room
 from probes.engine.jobs import Engine, arranged
+from probes.engine.step import supervised_loss
 from probes.splits import TrainingStream
 from probes.task import IGNORED
+from probes.tasks import create
 from probes.training import training_targets
 from probes.trial import Runner, Runtime
 
@@ -145,6 +148,26 @@ def test_a_feed_draws_the_batches_of_the_stream(ahead, until):
         known = feed.state(step)["stream"]
         assert all(torch.equal(known[name], value) for name, value in state.items())
         assert torch.equal(feed.again(step), batch.tokens)
+    feed.check()
+
+
+@pytest.mark.parametrize("supervision", ["scored", "all"])
+def test_targets_stay_where_they_are_where_nearly_all_positions_are_supervised(supervision):
+    made = create("two_timescale", {"length": 32, "burn_in": 0})
+    train = Training(steps=4, batch_size=3, supervision=supervision)
+    feed, stream = Feed(made, train, 3, device=CPU, slots=4), TrainingStream(made, 3, 3)
+    model = build({"layers": "[gdn]", "d_model": 8, "vocab_size": made.vocab_size})
+    for step in range(4):
+        feed.draw(step + 1)
+        batch, given = stream.next(), feed.read(feed.slot_of(torch.tensor([step])))
+        targets = training_targets(batch, supervision)
+        assert given.at is None
+        assert torch.equal(given.tokens, batch.tokens)
+        assert torch.equal(given.target, targets.flatten())
+        index, target, _ = compact(targets[None], int((targets != IGNORED).sum()))
+        everywhere, _ = supervised_loss(model, given.tokens, None, given.target, None, None)
+        gathered, _ = supervised_loss(model, given.tokens, index[0], target[0], None, None)
+        torch.testing.assert_close(everywhere, gathered)
     feed.check()
 
 
