@@ -21,33 +21,40 @@ from probes.engine.programs import Compile
 from probes.executor import EVENT_INTERVAL, Job, Then, WorkerDied, _end_with
 from probes.trial import Event, Listener, Runtime
 
-EVEN = 1.15
-"""A device keeps to the data it has already drawn as long as it has no more than this times the least loaded's work."""
+ROUNDING = 1 + 1e-9
+"""Sums of equal jobs are equal."""
 
 
 class Dealer:
     """Whom a job goes to: of `workers`, the one whose jobs not yet finished are expected to take least.
 
-    One that has evaluation data of the job's task and seed already is preferred while the loads are about even.
+    One that has evaluation data of the job's task and seed already is preferred while it stays within an even share of
+    all the work there is, to half a job.
     """
 
     def __init__(self, workers: int) -> None:
         self.left = [0.0] * workers
         self._owner: dict[str, tuple[int, float]] = {}
-        self._home: dict[str, int] = {}
+        self._homes: dict[str, list[int]] = {}
 
     def deal(self, jobs: Sequence[tuple[Job, float]]) -> list[list[Job]]:
-        """Jobs with their expected seconds, longest first, to each worker its own."""
+        """Jobs with their expected seconds, longest first among those with the same data, to each worker its own."""
         dealt: list[list[Job]] = [[] for _ in self.left]
+        share = (sum(self.left) + sum(seconds for _, seconds in jobs)) / len(self.left)
+        together: dict[str, list[tuple[Job, float]]] = {}
         for job, seconds in sorted(jobs, key=lambda pair: -pair[1]):
-            worker = min(range(len(self.left)), key=lambda index: self.left[index])
             data = json.dumps([job.trial.task, job.trial.seeds.data_seed], sort_keys=True)
-            home = self._home.setdefault(data, worker)
-            if self.left[home] <= EVEN * self.left[worker] + seconds / 2:
-                worker = home
-            self.left[worker] += seconds
-            self._owner[job.trial.identity()] = (worker, seconds)
-            dealt[worker].append(job)
+            together.setdefault(data, []).append((job, seconds))
+        for data, those in together.items():
+            homes = self._homes.setdefault(data, [])
+            for job, seconds in those:
+                room = [index for index in homes if self.left[index] + seconds / 2 <= share * ROUNDING]
+                worker = min(room or range(len(self.left)), key=lambda index: self.left[index])
+                if worker not in homes:
+                    homes.append(worker)
+                self.left[worker] += seconds
+                self._owner[job.trial.identity()] = (worker, seconds)
+                dealt[worker].append(job)
         return dealt
 
     def done(self, job: Job) -> None:

@@ -35,6 +35,22 @@ def test_jobs_are_dealt_out_by_expected_time():
     assert dealer.deal([(job(seed=5), 1.0)])[1]
 
 
+def test_equal_jobs_are_dealt_out_evenly():
+    dealer = Dealer(2)
+    dealt = dealer.deal([(job(lr=1e-3 * 1.03**index), 3.3) for index in range(32)])
+    assert [len(own) for own in dealt] == [16, 16]
+
+
+def test_jobs_with_the_same_data_stay_together_as_long_as_the_work_is_even():
+    dealer = Dealer(2)
+    jobs = [(job(seed=seed, lr=lr), 1.0) for lr in (1e-3, 2e-3, 3e-3) for seed in (0, 1)]
+    dealt = dealer.deal(jobs)
+    assert [{each.trial.seeds.data_seed for each in own} for own in dealt] == [{0}, {1}]
+    assert [len(own) for own in dealt] == [3, 3]
+    assert [len(own) for own in dealer.deal([(job(seed=1, lr=4e-3), 1.0)])] == [0, 1]
+    assert [len(own) for own in dealer.deal([(job(seed=1, lr=5e-3), 1.0)])] == [1, 0]
+
+
 def test_more_steps_and_wider_models_are_expected_to_take_longer():
     assert expected_seconds(job(steps=80).trial) == pytest.approx(2 * expected_seconds(job(steps=40).trial))
     assert expected_seconds(job(d_model=64).trial) > expected_seconds(job(d_model=8).trial)
