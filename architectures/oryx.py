@@ -36,26 +36,10 @@ class Oryx(Stack):
         super().__init__(spec, kernels, layers=layers)
         self.path: Path = "auto"
 
-    def backbone(
-        self,
-        tokens: Tensor,
-        context: Context,
-        features: list[Tensor] | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        modes = self._modes(tokens, context)
-        context.extras["metrics"] = modes.metrics()
-        return super().backbone(tokens, context, features, positions)
-
-    def advance(self, tokens: Tensor, state: State, context: Context) -> Tensor:
-        modes = self._modes(tokens, context)
-        context.extras["metrics"] = modes.metrics(state["position"])
-        return super().advance(tokens, state, context)
-
-    def _modes(self, tokens: Tensor, context: Context) -> Modes:
+    def begin(self, tokens: Tensor, context: Context, start: int = 0) -> None:
         modes = Modes(self.spec["modes"], context.control, tokens, self.path)
         context.streams[STREAM] = modes
-        return modes
+        context.extras["metrics"] = modes.metrics(start)
 
     def uncertain(self, token: Tensor, state: State, threshold: float) -> tuple[Tensor, State]:
         """The mode `(B,)` for the next `token (B,)`: attention where an all-linear pass is uncertain of what follows.

@@ -92,6 +92,9 @@ class Stack(nn.Module):
         """Logits `(..., V)` of normalised features `(..., D)`."""
         return F.linear(features, self.embedding.weight) if self.readout is None else self.readout(features)
 
+    def begin(self, tokens: Tensor, context: Context, start: int = 0) -> None:
+        """What a model has to settle before its layers run on `tokens (B, T)`, which come after `start` others."""
+
     def backbone(
         self,
         tokens: Tensor,
@@ -101,6 +104,7 @@ class Stack(nn.Module):
     ) -> Tensor:
         """The residual stream after the last block, `(B, T, D)`, or `(n, D)` at `positions`; `features` collects it
         after each part."""
+        self.begin(tokens, context)
         x = embed(self.embedding.weight, tokens)
         if features is not None:
             features.append(x)
@@ -158,6 +162,7 @@ class Stack(nn.Module):
         stop = state["position"] + tokens.shape[1]
         if stop > state["max_length"]:
             raise ValueError(f"max_length: the state has room for {state['max_length']} tokens, {stop} were given")
+        self.begin(tokens, context, state["position"])
         x = embed(self.embedding.weight, tokens)
         for index, block in enumerate(self.blocks):
             x, state["layers"][index] = cast(Block, block).prefill(x, state["layers"][index], context)
