@@ -16,12 +16,12 @@ def record(name):
     return json.loads((DOCS / "recorded" / name).read_text())
 
 
-def table(section):
+def table(section, number=0):
+    """The rows of a table of a section, the first or a later one, cell by cell."""
     text = (DOCS / "gpu.md").read_text().split(f"# {section}\n", 1)[1].split("\n#", 1)[0]
-    lines = re.findall(r"^\|(.*)\|$", text, flags=re.MULTILINE)
-    first = next(index for index, line in enumerate(lines) if set(line) <= set("-| "))
-    rows = [[cell.strip(" *") for cell in line.split("|")] for line in lines[first + 1 :]]
-    return [row for row in rows if len(row) == len(lines[first].split("|"))]
+    tables = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
+    lines = [line.strip("|").split("|") for line in tables[number].splitlines()]
+    return [[cell.strip(" *") for cell in line] for line in lines[2:]]
 
 
 def as_printed(value, cell):
@@ -58,6 +58,20 @@ def test_packs_agree_with_single_trials(architecture):
     assert row[2] == as_printed(found["pack"]["sd"], row[2])
     assert row[3] == f"{found['alone']['in_sd']:+.2f}"
     assert row[4] == (f"{found['compiled']['in_sd']:+.2f}" if "compiled" in found else "")
+
+
+def test_precision():
+    rows = {row[0]: row[1:] for row in table("Packs, precision and several GPUs", 1)}
+    for run in record("precision_cpu.json")["runs"]:
+        for architecture, found in run["summary"].items():
+            half, full = found["pack"], found["float32"]
+            mean, spread, shift, largest = rows.pop(architecture)
+            assert mean == as_printed(sum(half["excess"]) / len(half["excess"]), mean)
+            assert spread == as_printed(half["sd"], spread)
+            assert shift == f"{full['in_sd']:+.3f}"
+            each = zip(half["excess"], full["excess"], strict=True)
+            assert largest == as_printed(max(abs(one - other) for one, other in each), largest)
+    assert not rows
 
 
 def test_two_devices():
