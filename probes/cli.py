@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from probes.cli_common import import_user_errors, one_line
+from probes.interrupts import none_lost
 from probes.plugins import append_to_path
 from probes.settings import CatalogueError
 
@@ -33,6 +37,9 @@ Precision = Annotated[
 Kernels = Annotated[str, typer.Option("--kernels", help="auto takes the fastest that this machine has.")]
 Mix = Annotated[bool, typer.Option("--mix", help="Accept trials recorded under another environment.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for results.")]
+
+INTERRUPTED = 130
+"""The exit code of an interrupted command, as a shell has it."""
 
 
 def _version(wanted: bool) -> None:
@@ -212,11 +219,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command and exits: 0, 1 for what a user can put right (one line on stderr), 2 for wrong usage, 130 for
     an interrupt. `FASTSLOW_TRACEBACK=1` shows where an error came from."""
     append_to_path(Path.cwd())
+    own = arguments is None  # the process is this command's
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        code = app(args=arguments or ["--help"], prog_name="fastslow", standalone_mode=False)
+        with none_lost():
+            code = app(args=arguments or ["--help"], prog_name="fastslow", standalone_mode=False)
     except KeyboardInterrupt:
-        _fail(_interrupted(arguments), 130)
+        code = INTERRUPTED
     except Exception as error:
         if os.environ.get("FASTSLOW_TRACEBACK"):
             raise
@@ -224,15 +233,16 @@ def main(arguments: list[str] | None = None) -> None:
             _fail(one_line(error), 1)
         if isinstance(error, ValueError):
             _fail(f"{error} (FASTSLOW_TRACEBACK=1 shows where)", 1)
-        if type(error).__name__ == "Abort":
-            _fail(_interrupted(arguments), 130)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own, whose module has moved
             _fail(error.format_message(), error.exit_code)
-        raise
-    code = code if isinstance(code, int) else 0
-    if code == 130:
-        _fail(_interrupted(arguments), code)
-    sys.exit(code)
+        if type(error).__name__ != "Abort":
+            raise
+        code = INTERRUPTED
+    if code == INTERRUPTED and own:
+        _end_at_once(_interrupted(arguments))
+    if code == INTERRUPTED:
+        _fail(_interrupted(arguments), INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _interrupted(arguments: list[str]) -> str:
@@ -240,6 +250,20 @@ def _interrupted(arguments: list[str]) -> str:
     return "interrupted; the same command goes on where it stopped" if resumes else "interrupted"
 
 
+def _end_at_once(message: str) -> None:
+    """Ends the process without Python's own clean-up, in which JAX crashes while it compiles."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()  # gives back what processes shared
+    with suppress(OSError):
+        sys.stdout.flush()
+    _say(message)
+    os._exit(INTERRUPTED)
+
+
 def _fail(message: str, code: int) -> None:
-    print(f"fastslow: {' '.join(message.split())}", file=sys.stderr)
+    _say(message)
     sys.exit(code)
+
+
+def _say(message: str) -> None:
+    print(f"fastslow: {' '.join(message.split())}", file=sys.stderr, flush=True)

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from probes.config import Trial
+from probes.interrupts import held, unheard_by_children
 from probes.trial import Event, Labels, Listener, Runner, Runtime
 
 EVENT_INTERVAL = 0.2
 """Seconds between two events of one trial that leave a worker."""
+
+INTERRUPT_INTERVAL = 0.2
+"""Seconds until an interrupt is heard, at most."""
 
 
 @dataclass(frozen=True)
@@ -62,23 +66,31 @@ def run_jobs(
     hearing = threading.Thread(target=_hear, args=(events, listener, stop), daemon=True)
     hearing.start()
     try:
-        with ProcessPoolExecutor(
-            workers, mp_context=context, initializer=_start_worker, initargs=(threads, events, os.getpid())
-        ) as pool:
+        with (
+            held() as check_interrupt,
+            ProcessPoolExecutor(
+                workers, mp_context=context, initializer=_start_worker, initargs=(threads, events, os.getpid())
+            ) as pool,
+        ):
             pending: dict[Future[dict[str, Any]], Job] = {}
+
+            def submit(due: list[Job]) -> None:
+                with unheard_by_children():
+                    pending.update({pool.submit(_work, job, out, runtime): job for job in due})
+
             try:
-                pending.update({pool.submit(_work, job, out, runtime): job for job in jobs})
+                submit(jobs)
                 while pending:
-                    done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                    done, _ = wait(pending, timeout=INTERRUPT_INTERVAL, return_when=FIRST_COMPLETED)
+                    check_interrupt()
                     for future in done:
-                        job = pending.pop(future)
-                        due = then(job, future.result()) if then is not None else []
-                        pending.update({pool.submit(_work, other, out, runtime): other for other in due})
+                        job, row = pending.pop(future), future.result()
+                        if then is not None:
+                            submit(then(job, row))
             except BrokenProcessPool:
                 raise WorkerDied("a worker process was killed; the same command goes on where it stopped") from None
             except BaseException:
-                for future in pending:
-                    future.cancel()
+                # the pool finds its workers gone and ends the futures; in Python 3.11 it fails on cancelled ones
                 for process in list((pool._processes or {}).values()):
                     process.terminate()
                 raise
