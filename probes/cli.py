@@ -36,7 +36,15 @@ Precision = Annotated[
 ]
 Kernels = Annotated[str, typer.Option("--kernels", help="auto takes the fastest that this machine has.")]
 Mix = Annotated[bool, typer.Option("--mix", help="Accept trials recorded under another environment.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for results.")]
+
+
+def _folder(given: str | Path) -> Path:
+    if not str(given).strip():
+        raise typer.BadParameter(f"{given!r} names no folder; nearest is 'runs'")
+    return Path(given)
+
+
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", parser=_folder, help="Folder for results.")]
 
 INTERRUPTED = 130
 """The exit code of an interrupted command, as a shell has it."""

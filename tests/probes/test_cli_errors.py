@@ -123,6 +123,10 @@ MISTAKES = [
     (["run", "two_timescale", "model:absent:M"], "'model:absent:M' cannot be imported"),
     (["run", "two_timescale", "gdn", "--kernels", "fst"], "kernels: unknown 'fst'; nearest"),
     (["sweep", "plugged", "--config", "dials.yaml"], "'mixers.py' has no 'Averge'"),
+    *[
+        ([*words, "--out", ""], "Invalid value for '--out': '' names no folder; nearest is 'runs'")
+        for words in (["run", "two_timescale", "gdn"], ["sweep", "smoke"], ["figures"], ["bench", "filters"])
+    ],
     (["report", "absent"], "absent: no recorded sweep"),
     (["figures", "exces"], "unknown figure 'exces'"),
     (["bench", "fliters"], "unknown benchmark 'fliters'"),
