@@ -179,7 +179,12 @@ class Amor(nn.Module):
         logits: Literal["last", "all"] = "last",
         control: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, State]:
-        """The next `tokens (B, T)` of a sequence, as `Stack.prefill`. Raises `ValueError` beyond `max_length`."""
+        """The next `tokens (B, T)` of a sequence, as `Stack.prefill`.
+
+        Raises `ValueError` beyond `max_length`, and for the logits after the last of no tokens.
+        """
+        if not tokens.shape[1]:
+            return self.backbone.no_logits(tokens, logits), state
         context = Context(control=control or {}, head=self.head, extras={"skips": state["skips"]})
         x = self.refine(self.backbone.advance(tokens, state, context), context, state["blocks"])
         return self.finish(x[:, -1] if logits == "last" else x), state

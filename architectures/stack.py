@@ -179,15 +179,23 @@ class Stack(nn.Module):
     ) -> tuple[Tensor, State]:
         """The next `tokens (B, T)` of a sequence: logits `(B, V)` after the last, or `(B, T, V)`, and the new state.
 
-        Raises `ValueError` when the state's `max_length` is exceeded, `NotImplementedError` for a head that reads whole
-        sequences.
+        No tokens, `T = 0`, leave the state as it is. Raises `ValueError` when the state's `max_length` is exceeded, and
+        for the logits after the last of none; `NotImplementedError` for a head that reads whole sequences.
         """
         if self.position_head is not None:
             raise NotImplementedError(
                 "head.kind: 'position_mlp' reads a whole sequence and has no logits token by token"
             )
+        if not tokens.shape[1]:
+            return self.no_logits(tokens, logits), state
         x = self.advance(tokens, state, Context(control=control or {}, head=self.head))
         return self.head(self.norm(x[:, -1] if logits == "last" else x)), state
+
+    def no_logits(self, tokens: Tensor, logits: Literal["last", "all"]) -> Tensor:
+        """Logits `(B, 0, V)` of no tokens `(B, 0)`. ValueError where those after the last are asked for."""
+        if logits == "last":
+            raise ValueError("tokens: none, and logits='last' needs one; nearest: logits='all'")
+        return self.head(embed(self.embedding.weight, tokens))
 
     def step(self, token: Tensor, state: State, *, control: Mapping[str, Tensor] | None = None) -> tuple[Tensor, State]:
         """The next `token (B,)` of a sequence: logits `(B, V)` and the new state. `control`: named `(B,)` tensors."""
