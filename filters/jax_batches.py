@@ -109,7 +109,8 @@ def _filter(
     def written(t: Any, joint: Any, posteriors: Any, totals: Any) -> Any:
         total = sum(joint[k] for k in range(regimes))
         scale = 1 / total
-        posteriors = jax.lax.dynamic_update_slice(posteriors, (joint * scale)[None], (t, zero, first))
+        place = jnp.int32(t), zero, first
+        posteriors = jax.lax.dynamic_update_slice(posteriors, (joint * scale)[None], place)
         return joint, scale, posteriors, jax.lax.dynamic_update_index_in_dim(totals, total, t, 0)
 
     def step(t: Any, carried: Any) -> Any:

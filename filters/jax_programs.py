@@ -33,13 +33,26 @@ def vector_options() -> dict[str, Any]:
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`jax.jit` with `vector_options`, made at the first call, since they are found by asking XLA."""
+    """`jax.jit` with `vector_options`, made at the first call, since they are found by asking XLA.
+
+    Within `jax.disable_jit()` the function itself runs, on JAX arrays as ever.
+    """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         program = cache(lambda: jax.jit(function, compiler_options=vector_options(), **options))
-        return wraps(function)(lambda *arguments: program()(*arguments))
+
+        def run(*arguments: Any) -> Any:
+            if jax.config.values["jax_disable_jit"]:
+                return function(*jax.tree.map(_on_device, arguments))
+            return program()(*arguments)
+
+        return wraps(function)(run)
 
     return decorated
+
+
+def _on_device(value: Any) -> Any:
+    return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
 class Inputs(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -275,3 +276,22 @@ def test_torch_in_float32_is_as_good_as_documented():
         for field in FIELDS:
             assert getattr(result, field).dtype == torch.float32
             np.testing.assert_allclose(getattr(result, field), getattr(expected, field), rtol=5e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "rows"),
+    [
+        ("forward", (), 1),
+        ("forward", (), 64),
+        ("window", (3,), 1),
+        ("window", (10, "stationary"), 1),
+        ("composite", (10, 0.2), 1),
+    ],
+)
+def test_jax_filters_run_without_compilation(name, arguments, rows):
+    """Many sequences, short windows, long ones with their edge laws."""
+    hmm = dense(2, 3)
+    tokens = sample(hmm, rows, 12, 0)[0]
+    with jax.disable_jit():
+        result = getattr(jax_backend, name)(hmm, tokens, *arguments)
+    assert_agree(result, getattr(reference, name)(hmm, tokens, *arguments))
