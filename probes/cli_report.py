@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from probes.catalogue import CatalogueError
 from probes.cli_common import console, number, show_table, table
 from probes.cli_gate import print_gates
 from probes.cli_modes import print_modes
+from probes.cli_recipes import keep_apart, left_out
 from probes.messages import nearest
 
 
@@ -25,35 +25,21 @@ def print_report(folder: Path) -> None:
     from probes.results import read_row, read_table, single_runs
 
     if (folder / "results.parquet").is_file():
-        print_rows(read_table(folder))
+        rows = read_table(folder)
+        if note := left_out(rows, folder):
+            console.print(note, end="\n\n", markup=False)
+        print_rows(rows)
     elif (folder / "result.json").is_file():
         print_rows(pd.DataFrame([read_row(folder)]))
-    elif rows := single_runs(folder):
-        found = pd.DataFrame(rows)
-        _keep_apart(found, folder)
+    elif runs := single_runs(folder):
+        found = pd.DataFrame(runs)
+        keep_apart(found, folder)
         if _choose(found):
             console.print(UNFINISHED, end="\n\n")
         print_rows(found)
     else:
         recorded = [path.parent for place in (folder, folder.parent) for path in place.glob("*/results.parquet")]
         raise CatalogueError(f"{folder}: no recorded sweep (results.parquet) or trial here{nearest(folder, recorded)}")
-
-
-def _keep_apart(rows: pd.DataFrame, folder: Path) -> None:
-    """Puts into the point of each row what sets its recipe apart from others of its task and architecture in `folder`,
-    the learning rate and the seeds left out."""
-    recipes = []
-    for name in rows["folder"]:
-        trial = json.loads((folder / "trials" / name / "trial.json").read_text())
-        sections = {"task": trial["task"]["settings"], "train": trial["train"], "evaluate": trial["evaluate"]}
-        recipe = {f"{part}.{key}": value for part, dials in sections.items() for key, value in dials.items()}
-        recipes.append({key: json.dumps(value, sort_keys=True) for key, value in recipe.items() if key != "train.lr"})
-    for _, part in rows.groupby(["task", "architecture", "point"], dropna=False):
-        own = [recipes[index] for index in part.index]
-        apart = [key for key in own[0] if len({recipe.get(key) for recipe in own}) > 1]
-        for index in part.index:
-            said = [f"{key}={recipes[index].get(key)}" for key in apart]
-            rows.loc[index, "point"] = " ".join([str(rows.loc[index, "point"] or ""), *said]).strip()
 
 
 def _choose(rows: pd.DataFrame) -> bool:

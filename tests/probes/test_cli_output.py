@@ -212,22 +212,6 @@ def test_a_sweep_without_its_table_shows_the_best_learning_rate_so_far():
     assert not alone["chosen"].any()
 
 
-def test_recipes_in_one_folder_are_kept_apart(tmp_path):
-    rows = pd.DataFrame(
-        [{"task": "t", "architecture": "a", "point": "", "folder": name} for name in ("one", "two", "three")]
-    )
-    for name, steps in (("one", 4), ("two", 8), ("three", 8)):
-        folder = tmp_path / "trials" / name
-        folder.mkdir(parents=True)
-        trial = {"task": {"settings": {"length": 3}}, "train": {"steps": steps, "lr": steps}, "evaluate": {"size": 1}}
-        (folder / "trial.json").write_text(json.dumps(trial))
-    cli_report._keep_apart(rows, tmp_path)
-    assert rows["point"].tolist() == ["train.steps=4", "train.steps=8", "train.steps=8"]
-    same = rows[1:].assign(point="").reset_index(drop=True)
-    cli_report._keep_apart(same, tmp_path)
-    assert same["point"].tolist() == ["", ""]
-
-
 def test_the_report_of_a_folder_without_a_table_says_so_and_tells_recipes_apart(tmp_path, capsys):
     recorded = Path(__file__).parents[2] / "docs/recorded/two_timescale_512/trials"
     places = sorted(recorded.glob("two_timescale-gdn-s0-*"))[:2]
