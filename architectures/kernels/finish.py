@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,20 +52,11 @@ def plain(
     return y.to(z.dtype)
 
 
-def fused(
-    o: Tensor,
-    z: Tensor,
-    weight: Tensor,
-    eps: float,
-    *,
-    before: bool,
-    u: Tensor | None = None,
-    skip: Tensor | None = None,
-) -> Tensor:
-    """`plain` as one Triton kernel."""
+def fused(o: Tensor, z: Tensor, weight: Tensor, eps: float, **options: Any) -> Tensor:
+    """`plain`, with its options, as one Triton kernel."""
     from .finish_triton import finish
 
-    return finish(o, z, weight, eps, before=before, u=u, skip=skip)
+    return finish(o, z, weight, eps, **options)
 
 
 def usable(o: Tensor) -> bool:
