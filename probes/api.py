@@ -12,6 +12,7 @@ import pandas as pd
 from probes.catalogue import load_catalogue
 from probes.config import Evaluation, Seeds, Training, Trial
 from probes.controls import with_defaults
+from probes.device_names import check_device
 from probes.executor import Job
 from probes.results import frame, read_row, read_table, single_runs
 from probes.settings import by_section, merged
@@ -51,8 +52,10 @@ def run(
     `evaluate`, `seeds`) to dials, nested as in a spec. `seed` is both the data's and the model's, unless `sets` says
     otherwise. A trial that `out` already holds is returned as recorded.
 
-    Raises `CatalogueError`, `TaskError`, `SweepError` (recorded under another environment and `mix` not set).
+    Raises `CatalogueError` (also for a device that is not here), `TaskError`, `SweepError` (recorded under another
+    environment and `mix` not set).
     """
+    check_device(device, "device ")
     catalogue = load_catalogue(config)
     dials = by_section(sets)
     made = catalogue.make_task(task, dials["task"])

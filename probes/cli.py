@@ -171,8 +171,8 @@ def sweep(
     out: Out = Path("runs"),
     device: Device = "cpu",
     devices: Annotated[
-        str, typer.Option(metavar="0,1", help="Several CUDA devices, or all; instead of --device.")
-    ] = "",
+        str | None, typer.Option(metavar="0,1", help="Several CUDA devices, or all; instead of --device.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Trials at a time; default: one a core.")] = None,
     precision: Precision = None,
     kernels: Kernels = "auto",
@@ -180,11 +180,11 @@ def sweep(
     config: Config = None,
 ) -> None:
     """Run a suite; the same command again goes on where it stopped."""
-    from probes.cli_common import read_devices
     from probes.cli_run import run_sweep, runtime_options
+    from probes.device_names import read_devices
 
     runtime = runtime_options(device, precision, kernels)
-    if devices:
+    if devices is not None:
         runtime["devices"] = read_devices(devices)
     run_sweep(suite, set_, out=out, workers=workers, config=config, mix=mix, runtime=runtime)
 

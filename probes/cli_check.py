@@ -7,7 +7,8 @@ from pathlib import Path
 import typer
 
 from probes.catalogue import CatalogueError, load_catalogue, parse_sets
-from probes.cli_common import check_device, console, show_table, table
+from probes.cli_common import console, show_table, table
+from probes.device_names import check_device
 
 VOCABULARY = 16
 """Tokens of the models that are checked where no task is named."""

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from probes.messages import nearest
 from probes.plugins import PluginError
 from probes.settings import CatalogueError
 from probes.strict_yaml import YamlError
@@ -53,48 +52,6 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
-
-
-def check_device(name: str, option: str = "--device ") -> None:
-    """Raises `CatalogueError`, led by the option, where torch knows no such device, or this machine has none."""
-    import torch
-
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise CatalogueError(f"{option}{name}: no such device{nearest(name, _devices())}") from None
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count == 0:
-            raise CatalogueError(f"{option}{name}: torch finds no CUDA device on this machine; nearest is 'cpu'")
-        if device.index is not None and device.index >= count:
-            raise CatalogueError(f"{option}{name}: this machine has {count}; nearest is 'cuda:{count - 1}'")
-    elif device.type != "cpu":
-        raise CatalogueError(f"{option}{name}: only cpu and cuda are supported; nearest is 'cpu'")
-
-
-def read_devices(text: str) -> list[str]:
-    """`0,1` or `cuda:0,cuda:1` as `["cuda:0", "cuda:1"]`, `all` as every CUDA device of this machine.
-
-    Raises `CatalogueError` for a device that is not here, or that is named twice.
-    """
-    if text == "all":
-        check_device("cuda")
-        return [name for name in _devices() if name != "cpu"]
-    names = [f"cuda:{part}" if part.isdecimal() else part for part in map(str.strip, text.split(","))]
-    for name in names:
-        if not name.startswith("cuda:"):
-            raise CatalogueError(f"--devices {text}: {name!r} is no CUDA device; write 0,1 or all")
-        if names.count(name) > 1:
-            raise CatalogueError(f"--devices {text}: {name} is named twice")
-        check_device(name)
-    return names
-
-
-def _devices() -> list[str]:
-    import torch
-
-    return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
 
 
 def number(value: float | None, error: float | None = None, digits: int = 4) -> str:

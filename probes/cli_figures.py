@@ -12,8 +12,9 @@ from typing import Any
 
 import typer
 
-from probes.cli_common import check_device, console, show_table, table
+from probes.cli_common import console, show_table, table
 from probes.cli_list import summary
+from probes.device_names import check_device
 from probes.messages import nearest
 from probes.settings import CatalogueError
 from probes.strict_yaml import YamlError, load_value

@@ -11,10 +11,11 @@ import pandas as pd
 import typer
 
 from probes.catalogue import MODEL_PREFIXES, CatalogueError, load_catalogue, parse_sets
-from probes.cli_common import check_device, console
+from probes.cli_common import console
 from probes.cli_progress import Bar
 from probes.cli_report import print_readouts, print_rows
 from probes.config import Training
+from probes.device_names import check_device
 from probes.messages import nearest
 
 if TYPE_CHECKING:

@@ -21,9 +21,10 @@ from typing import Any
 import pandas as pd
 
 from probes import environment
-from probes.catalogue import Catalogue, load_catalogue
+from probes.catalogue import Catalogue, CatalogueError, load_catalogue
 from probes.config import Evaluation, Seeds, Suite, Training, Trial
 from probes.controls import with_defaults
+from probes.device_names import check_device
 from probes.executor import Job, run_jobs
 from probes.results import frame, read_row, write_table
 from probes.settings import by_section, merged, nest
@@ -143,13 +144,18 @@ def run(
     On a CUDA device the engine (`probes.engine`) trains packs of trials at once; `devices` (`cuda:0`, `cuda:1`, ...)
     spreads them over several, one process each, and takes the place of `device`.
 
-    Raises `SweepError` where the folder is in use, or holds trials of another environment and `mix` is not set.
+    Raises `CatalogueError` for a device that is not here, `SweepError` where the folder is in use, or holds trials of
+    another environment and `mix` is not set.
     """
+    if devices is not None and not devices:
+        raise CatalogueError("devices is empty; leave it out for `device`, or name some as 'cuda:0'")
+    devices = list(devices or [device])
+    for each in devices:
+        check_device(each, "device ")
     catalogue = load_catalogue(config)
     if isinstance(suite, str):
         name, suite = name or suite, catalogue.suite(suite)
     groups = expand(suite, catalogue, sets)
-    devices = list(devices or [device])
     device = devices[0]
     folder = Path(out) / (name or "suite")
     runtime = Runtime.on(device, precision, kernels)

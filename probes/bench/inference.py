@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from probes import environment
-from probes.cli_common import check_device, console, show_table, table
+from probes.cli_common import console, show_table, table
+from probes.device_names import check_device
 from probes.files import whole_file
 from probes.inference import findings, machine, record, report, verify
 from probes.inference.kernels import approve, prefiller, recurrences

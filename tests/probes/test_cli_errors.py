@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import probes
+from probes import sweep
 from probes.cli import main
-from probes.cli_common import read_devices
+from probes.device_names import read_devices
 from probes.settings import CatalogueError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,6 +102,9 @@ MISTAKES = [
     (["sweep", "smoke", "--devices", "all"], "no CUDA device"),
     (["sweep", "smoke", "--devices", "0,1"], "no CUDA device"),
     (["sweep", "smoke", "--devices", "cpu"], "'cpu' is no CUDA device"),
+    (["sweep", "smoke", "--devices", ""], "--devices '' names no device; write 0,1 or all"),
+    (["sweep", "smoke", "--devices", "0,x"], "--devices 0,x: 'x' is no CUDA device; write 0,1 or all"),
+    (["sweep", "smoke", "--devices", "0,cuda:x"], "'cuda:x' is no CUDA device"),
     (["run", "two_timescale", "gdn", "--precision", "fp8"], "--precision fp8: unknown"),
     (["check", "gnd"], "unknown architecture 'gnd'; nearest is 'gdn'"),
     (["check", "gdn", "--set", "task.vocab=3"], "name the task with --task"),
@@ -206,3 +211,22 @@ def test_ls_works_without_torch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "two_timescale" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [("cuda", "device cuda: torch finds no CUDA device"), ("cpu:x", "device cpu:x: no such device; nearest is 'cpu'")],
+)
+def test_the_library_refuses_a_device_as_the_command_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, message: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(CatalogueError, match=message):
+        probes.run("two_timescale", "gdn", out=tmp_path / "out", device=device)
+    with pytest.raises(CatalogueError, match=message):
+        sweep.run("smoke", out=tmp_path / "out", device=device)
+    with pytest.raises(CatalogueError, match=message):
+        sweep.run("smoke", out=tmp_path / "out", devices=[device])
+    with pytest.raises(CatalogueError, match="devices is empty"):
+        sweep.run("smoke", out=tmp_path / "out", devices=[])
+    assert not (tmp_path / "out").exists()
