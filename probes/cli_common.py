@@ -28,6 +28,7 @@ _LAZY_ERRORS = (
     ("filters.hmm", "ModelError"),
     ("filters.hmm", "TokenError"),
     ("probes.executor", "WorkerDied"),
+    ("probes.results", "CorruptRecord"),
     ("probes.splits_check", "SplitOverlap"),
     ("probes.sweep", "SweepError"),
     ("probes.task", "TaskError"),

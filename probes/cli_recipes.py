@@ -15,7 +15,9 @@ MOST_DIALS = 6
 
 def recipe_of(folder: Path) -> dict[str, str]:
     """The dials of a trial by its folder, `SECTION.KEY` to the value as JSON; its seeds left out."""
-    trial = json.loads((folder / "trial.json").read_text())
+    from probes.results import read_json
+
+    trial = read_json(folder / "trial.json")
     sections = {
         "task": trial["task"]["settings"],
         "arch": trial["architecture"],

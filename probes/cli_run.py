@@ -91,6 +91,7 @@ def run_sweep(
     runtime: Mapping[str, Any],
 ) -> None:
     """Runs or goes on with a suite and prints its table. Exits with 1 where a trial failed."""
+    from probes.results import read_row
     from probes.sweep import expand, run
     from probes.task import TaskError
     from probes.trial import folder_name
@@ -105,7 +106,8 @@ def run_sweep(
     jobs = [job for group in groups for job in [*group.search, *group.rest]]
     check_models((job.trial.architecture for job in jobs), runtime["kernels"])
     folders = {out / suite / "trials" / folder_name(job.trial, job.labels) for job in jobs}
-    finished = sum((folder / "result.json").exists() for folder in folders)
+    recorded = [read_row(folder) for folder in sorted(folders) if (folder / "result.json").exists()]
+    finished = sum(row["status"] != "failed" for row in recorded)
     if finished:
         console.print(f"{finished} of {trials} trials found finished in {out / suite}", soft_wrap=True)
     with Bar(console, trials=trials, finished=finished, steps=jobs[0].trial.train.steps) as bar:

@@ -126,13 +126,22 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Reads `results.parquet` or the sweep's folder that holds it. ValueError for another schema version."""
+    """Reads `results.parquet` or the sweep's folder that holds it. ValueError for another schema version,
+    `CorruptRecord` for a damaged file."""
     path = path / "results.parquet" if path.is_dir() else path
-    arrow = pq.read_table(path)
+    try:
+        arrow = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise CorruptRecord(f"{path} is damaged ({reason}); remove it, and the same sweep writes it again") from None
     found = (arrow.schema.metadata or {}).get(b"fastslow.schema", b"none").decode()
     if found != str(SCHEMA_VERSION):
         raise ValueError(f"{path.name}: results schema {found} cannot be read; this version reads {SCHEMA_VERSION}")
     return arrow.to_pandas()
+
+
+class CorruptRecord(ValueError):
+    """A recorded file that is not whole: its path, and how to get it again."""
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -156,8 +165,26 @@ def single_runs(folder: Path) -> list[dict[str, Any]]:
     return [{**read_row(path.parent), "chosen": False, "lr_at_edge": False} for path in found]
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file of a trial's folder. Raises `CorruptRecord` where it is cut off or no mapping."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no text
+        found, reason = None, str(error)
+    else:
+        reason = "no mapping"
+    if not isinstance(found, dict):
+        raise CorruptRecord(
+            f"{path} is damaged ({reason}); remove the folder {path.parent}, and the same command trains it again"
+        )
+    return found
+
+
 def read_row(folder: Path) -> dict[str, Any]:
-    """The row in a trial's folder; a number that JSON has no word for comes back as infinity or None."""
-    row = json.loads((folder / "result.json").read_text())
+    """The row in a trial's folder; a number that JSON has no word for comes back as infinity or None.
+
+    Raises `CorruptRecord`.
+    """
+    row = read_json(folder / "result.json")
     infinite = {"inf": math.inf, "-inf": -math.inf}
     return {name: infinite.get(value, value) if isinstance(value, str) else value for name, value in row.items()}

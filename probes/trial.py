@@ -34,7 +34,7 @@ from probes.messages import nearest
 from probes.plugins import source_digests
 from probes.readouts import layer_readouts
 from probes.recall_report import regime_columns, robustness_columns
-from probes.results import SCHEMA_VERSION, read_row, write_json
+from probes.results import SCHEMA_VERSION, read_json, read_row, write_json
 from probes.row import curves_of, model_columns, reference_columns
 from probes.scoring import EvaluationSet, Sums
 from probes.splits import split_generator
@@ -153,9 +153,8 @@ def folder_name(trial: Trial, labels: Labels) -> str:
 
 
 def read(folder: Path) -> Result:
-    """A finished trial's folder. FileNotFoundError where there is none."""
-    text = (folder / "trial.json").read_text()
-    return Result(folder, Trial.model_validate_json(text), read_row(folder))
+    """A finished trial's folder. FileNotFoundError where there is none, `CorruptRecord` where it is damaged."""
+    return Result(folder, Trial.model_validate(read_json(folder / "trial.json")), read_row(folder))
 
 
 @lru_cache(maxsize=8)
