@@ -7,9 +7,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,41 +63,35 @@ def run_jobs(
         return
     context = mp.get_context("spawn")
     events = context.Queue()
-    stop = threading.Event()
-    hearing = threading.Thread(target=_hear, args=(events, listener, stop), daemon=True)
-    hearing.start()
-    try:
-        with (
-            held() as check_interrupt,
-            ProcessPoolExecutor(
-                workers, mp_context=context, initializer=_start_worker, initargs=(threads, events, os.getpid())
-            ) as pool,
-        ):
-            pending: dict[Future[dict[str, Any]], Job] = {}
+    with (
+        held() as check_interrupt,
+        _listening(events, listener),
+        ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_start_worker, initargs=(threads, events, os.getpid())
+        ) as pool,
+    ):
+        pending: dict[Future[dict[str, Any]], Job] = {}
 
-            def submit(due: list[Job]) -> None:
-                with unheard_by_children():
-                    pending.update({pool.submit(_work, job, out, runtime): job for job in due})
+        def submit(due: list[Job]) -> None:
+            with unheard_by_children():
+                pending.update({pool.submit(_work, job, out, runtime): job for job in due})
 
-            try:
-                submit(jobs)
-                while pending:
-                    done, _ = wait(pending, timeout=INTERRUPT_INTERVAL, return_when=FIRST_COMPLETED)
-                    check_interrupt()
-                    for future in done:
-                        job, row = pending.pop(future), future.result()
-                        if then is not None:
-                            submit(then(job, row))
-            except BrokenProcessPool:
-                raise WorkerDied("a worker process was killed; the same command goes on where it stopped") from None
-            except BaseException:
-                # the pool finds its workers gone and ends the futures; in Python 3.11 it fails on cancelled ones
-                for process in list((pool._processes or {}).values()):
-                    process.terminate()
-                raise
-    finally:
-        stop.set()
-        hearing.join(timeout=2)
+        try:
+            submit(jobs)
+            while pending:
+                done, _ = wait(pending, timeout=INTERRUPT_INTERVAL, return_when=FIRST_COMPLETED)
+                check_interrupt()
+                for future in done:
+                    job, row = pending.pop(future), future.result()
+                    if then is not None:
+                        submit(then(job, row))
+        except BrokenProcessPool:
+            raise WorkerDied("a worker process was killed; the same command goes on where it stopped") from None
+        except BaseException:
+            # the pool finds its workers gone and ends the futures; in Python 3.11 it fails on cancelled ones
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            raise
 
 
 def _run_here(
@@ -113,6 +108,19 @@ def _run_here(
             jobs.extend(then(job, row) if then is not None else [])
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _listening(events: Any, listener: Listener | None) -> Iterator[None]:
+    """Within this block a thread of its own gives the workers' events to the listener."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_hear, args=(events, listener, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=2)
 
 
 def _hear(events: Any, listener: Listener | None, stop: threading.Event) -> None:

@@ -125,9 +125,11 @@ def start(tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
-def stop(process: subprocess.Popen[str]) -> str:
+def stop(process: subprocess.Popen[str], times: int = 1) -> str:
     """What Ctrl-C does in a terminal, and what the sweep then says; nothing of its group is left."""
-    os.killpg(process.pid, signal.SIGINT)
+    for _ in range(times):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.1)
     try:
         _, said = process.communicate(timeout=60)
         for _ in range(50):
@@ -178,8 +180,9 @@ def test_an_interrupt_ends_the_workers_whatever_they_have_to_do(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("seconds", [2.5, 3, 3.5, 4, 4.5, 5])
-def test_a_sweep_can_be_interrupted_at_any_time(tmp_path: Path, seconds: float):
+def test_a_sweep_can_be_interrupted_at_any_time(tmp_path: Path, seconds: float, times: int):
     process = start(tmp_path)
     time.sleep(seconds)
-    assert stop(process) == INTERRUPTED
+    assert stop(process, times) == INTERRUPTED
