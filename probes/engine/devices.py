@@ -19,6 +19,7 @@ from typing import Any
 
 from probes.engine.programs import Compile
 from probes.executor import EVENT_INTERVAL, Job, Then, WorkerDied, _end_with
+from probes.interrupts import unheard_by_children
 from probes.trial import Event, Listener, Runtime
 
 ROUNDING = 1 + 1e-9
@@ -102,8 +103,9 @@ def run_jobs(
         )
         for device, inbox in zip(devices, inboxes, strict=True)
     ]
-    for process in processes:
-        process.start()
+    with unheard_by_children():
+        for process in processes:
+            process.start()
     dealer = Dealer(len(devices))
     pending: dict[str, Job] = {}
 

@@ -1,5 +1,7 @@
 """Jobs over several devices: dealt by expected time, and the same results as from one."""
 
+import signal
+
 import pandas as pd
 import pytest
 from engine_jobs import job, run
@@ -54,6 +56,36 @@ def test_jobs_with_the_same_data_stay_together_as_long_as_the_work_is_even():
 def test_more_steps_and_wider_models_are_expected_to_take_longer():
     assert expected_seconds(job(steps=80).trial) == pytest.approx(2 * expected_seconds(job(steps=40).trial))
     assert expected_seconds(job(d_model=64).trial) > expected_seconds(job(d_model=8).trial)
+
+
+def test_the_processes_never_hear_an_interrupt_and_end_with_it(tmp_path, monkeypatch):
+    """A terminal sends it to all of a command's processes; the command alone says something."""
+    seen = []
+    context = devices.mp.get_context("spawn")
+
+    class Process:
+        def __init__(self, **_):
+            pass
+
+        def start(self):
+            seen.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+        def is_alive(self):
+            return True
+
+        def terminate(self):
+            seen.append("terminated")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(context, "Process", Process)
+    monkeypatch.setattr(devices, "_hear", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        devices.run_jobs([job()], tmp_path, Runtime(), ["cpu", "cpu"], threads=1)
+    assert [signal.SIGINT in blocked for blocked in seen[:2]] == [True, True]
+    assert seen[2:] == ["terminated", "terminated"]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @pytest.mark.slow
