@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from probes.cli_common import import_user_errors, one_line
+from probes.cli_usage import between, describe_usage
 from probes.interrupts import none_lost
 from probes.plugins import append_to_path
 from probes.settings import CatalogueError
@@ -30,7 +31,9 @@ Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A file like tasks.yaml; its entries come first.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the streams and of the initialisation.")]
+Seed = Annotated[
+    int, typer.Option("--seed", callback=between(0, 2**63 - 1), help="Seed of the streams and of the initialisation.")
+]
 Precision = Annotated[
     str | None, typer.Option("--precision", help="float32 or bf16; default: float32 on a CPU, bf16 on a GPU.")
 ]
@@ -110,7 +113,8 @@ def bayes(
         str, typer.Option(metavar="SMALL,LARGE", help="For mqar: two memories, in pairs, over the load.")
     ] = "",
     sequences: Annotated[
-        int | None, typer.Option(min=2, help="Test sequences to score; default: 1024, 64 a task with --all.")
+        int | None,
+        typer.Option(callback=between(2), help="Test sequences to score; default: 1024, 64 a task with --all."),
     ] = None,
     seed: Seed = 0,
     config: Config = None,
@@ -173,7 +177,9 @@ def sweep(
     devices: Annotated[
         str | None, typer.Option(metavar="0,1", help="Several CUDA devices, or all; instead of --device.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Trials at a time; default: one a core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(callback=between(1), help="Trials at a time; default: one a core.")
+    ] = None,
     precision: Precision = None,
     kernels: Kernels = "auto",
     mix: Mix = False,
@@ -242,7 +248,7 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(error, ValueError):
             _fail(f"{error} (FASTSLOW_TRACEBACK=1 shows where)", 1)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own, whose module has moved
-            _fail(error.format_message(), error.exit_code)
+            _fail(describe_usage(error), error.exit_code)
         if type(error).__name__ != "Abort":
             raise
         code = INTERRUPTED

@@ -29,4 +29,17 @@ def describe_validation(error: ValidationError, model: type[BaseModel]) -> tuple
     if fault["type"] == "missing":
         return path, f"key {key!r} is missing"
     reason = fault["msg"][0].lower() + fault["msg"][1:]
-    return path, f"{key} = {fault['input']!r}: {reason}"
+    return path, f"{key} = {fault['input']!r}: {reason}{_in_range(fault, model)}"
+
+
+def _in_range(fault: Any, model: type[BaseModel]) -> str:
+    """`; nearest: 1` for a number beyond a bound of its range; nothing for other faults."""
+    bound = next((fault["ctx"][name] for name in ("ge", "le") if name in fault.get("ctx", {})), None)
+    if bound is not None:
+        return f"; nearest: {bound:g}" if isinstance(bound, float) else f"; nearest: {bound}"
+    for name, step, side in (("gt", 1, "above"), ("lt", -1, "below")):
+        if name in fault.get("ctx", {}):
+            bound, kind = fault["ctx"][name], str(model.model_fields[fault["loc"][0]].annotation)
+            whole = isinstance(bound, int) and "float" not in kind
+            return f"; nearest: {bound + step}" if whole else f"; nearest: just {side} {bound:g}"
+    return ""

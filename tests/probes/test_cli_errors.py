@@ -66,7 +66,23 @@ class Broken(torch.nn.Module):
         super().__init__()
 """
 MISTAKES = [
-    (["rnu"], "No such command 'rnu'"),
+    (["rnu"], "No such command 'rnu'; nearest is 'run'"),
+    (["qqq"], "No such command 'qqq'; known: bayes, bench, check, figures, ls, report, run, sweep"),
+    (["report", "runs", "--outt", "x"], "No such option: --outt; known: --help"),
+    (["sweep", "smoke", "--worker", "2"], "No such option: --worker; nearest is '--workers'"),
+    (["sweep", "smoke", "--zzz"], "No such option: --zzz; known: --config, --device, --devices, --help, --kernels"),
+    (
+        ["bayes", "mqar", "--set", "task.pairs=100"],
+        "mqar: pairs = 100: with their queries too many for length = 64; nearest valid is 16, or length = 400",
+    ),
+    (
+        ["bayes", "mqar", "--set", "task.length=20"],
+        "pairs = 8: with their queries too many for length = 20; nearest valid is 5, or length = 32",
+    ),
+    (
+        ["bayes", "mqar_separated", "--set", "task.length=20"],
+        "mqar: length = 20: too short for pairs = 8, distractors = 8, blanks = 32; nearest valid is 80",
+    ),
     (["ls", "taks"], "nearest is 'tasks'"),
     (["ls", "--config", "absent.yaml"], "cannot read absent.yaml: No such file or directory"),
     (["ls", "tasks", "suites"], "unexpected extra argument"),
@@ -74,7 +90,10 @@ MISTAKES = [
     (["run", "two_timescale"], "Missing argument"),
     (["bayes", "two_timescales"], "unknown task 'two_timescales'; nearest is 'two_timescale'"),
     (["bayes", "two_timescale", "--set", "task.overlp=1"], "unknown dial 'overlp'; nearest is 'overlap'"),
-    (["bayes", "two_timescale", "--set", "task.overlap=7"], "overlap = 7"),
+    (
+        ["bayes", "two_timescale", "--set", "task.overlap=7"],
+        "overlap = 7: input should be less than or equal to 1; nearest: 1",
+    ),
     (["bayes", "two_timescale", "--set", "task.overlap=high"], "overlap = 'high'"),
     (["bayes", "two_timescale", "--set", "overlap=1"], "unknown section 'overlap'"),
     (["bayes", "two_timescale", "--set", "train.steps=3"], "dials of the task only"),
@@ -87,14 +106,24 @@ MISTAKES = [
     (["bayes", "task:failing.py:Task"], "ZeroDivisionError: division by zero (failing.py, line 1)"),
     (["run", "two_timescale", "gnd"], "unknown architecture 'gnd'; nearest is 'gdn'"),
     (["run", "two_timescale", "gdn", "--set", "train.stpes=3"], "unknown key 'stpes'; nearest is 'steps'"),
-    (["run", "two_timescale", "gdn", "--set", "train.steps=-3"], "steps = -3: input should be greater than or equal"),
+    (
+        ["run", "two_timescale", "gdn", "--set", "train.steps=-3"],
+        "steps = -3: input should be greater than or equal to 1; nearest: 1",
+    ),
+    (
+        ["run", "two_timescale", "gdn", "--set", "train.lr=0"],
+        "lr = 0: input should be greater than 0; nearest: just above 0",
+    ),
+    (["run", "two_timescale", "gdn", "--set", f"seeds.data_seed={2**63}"], f"; nearest: {2**63 - 1}"),
     (["run", "two_timescale", "gdn", "--set", "arch.d_modl=3"], "unknown 'd_modl'; nearest: 'd_model'"),
     (["run", "two_timescale", "gdn", "--set", "arch.mixers.gdn.head_dm=3"], "unknown 'head_dm'; nearest: 'head_dim'"),
     (["run", "two_timescale", "gdn", "--device", "cuda:99"], "--device cuda:99"),
     (["run", "two_timescale", "gdn", "--device", "gpu"], "--device gpu: no such device"),
-    (["run", "two_timescale", "gdn", "--seed", "-1"], "Invalid value for '--seed'"),
+    (["run", "two_timescale", "gdn", "--seed", "-1"], "Invalid value for '--seed': -1 is below 0; nearest is 0"),
+    (["run", "two_timescale", "gdn", "--seed", str(2**64)], f"is above {2**63 - 1}; nearest is {2**63 - 1}"),
+    (["bayes", "two_timescale", "--sequences", "1"], "'--sequences': 1 is below 2; nearest is 2"),
     (["sweep", "smok"], "unknown suite 'smok'; nearest is 'smoke'"),
-    (["sweep", "smoke", "--workers", "0"], "Invalid value for '--workers'"),
+    (["sweep", "smoke", "--workers", "0"], "Invalid value for '--workers': 0 is below 1; nearest is 1"),
     (
         ["sweep", "smoke", "--config", "mine.yaml"],
         "mine.yaml:2: mine: unknown kind 'two_timescles'; nearest",

@@ -249,7 +249,11 @@ def test_longer_evaluations(name):
     ("kind", "dials", "message"),
     [
         ("mqar", {"pairs": 500, "length": 4000}, "pairs = 500: more pairs than the 111 keys; nearest valid is 111"),
-        ("mqar", {"pairs": 20}, "length = 64: too short for 20 pairs and their queries; nearest valid is 80"),
+        (
+            "mqar",
+            {"pairs": 20},
+            "pairs = 20: with their queries too many for length = 64; nearest valid is 16, or length",
+        ),
         ("mqar", {"pair": 20}, "unknown dial 'pair'; nearest is 'pairs'"),
         ("mqar", {"gap_power": 0}, "gap_power = 0: input should be greater than 0"),
         ("mqar", {"filler": 254}, "filler = 254: no tokens are left for keys and values; nearest valid is 253"),
