@@ -198,11 +198,12 @@ def sweep(
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a recorded sweep or trial.")],
+    all_: Annotated[bool, typer.Option("--all", help="Also the trials at every learning rate that was tried.")] = False,
 ) -> None:
     """Print the table of a recorded sweep."""
     from probes.cli_report import print_report
 
-    print_report(folder)
+    print_report(folder, search=all_)
 
 
 @app.command()

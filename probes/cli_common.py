@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,9 @@ from probes.strict_yaml import YamlError
 
 console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, highlight=False)
 errors = Console(stderr=True, highlight=False)
+
+MOST_PLACES = 7
+"""Digits after the point beyond which a small number with its error is written with an exponent."""
 
 _LAZY_ERRORS = (
     ("architectures.errors", "SpecError"),
@@ -55,24 +59,36 @@ def one_line(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def places(error: float | None, least: int = 4) -> int:
+    """Digits after the point that show two significant ones of a standard error; `least` where none is known."""
+    return max(least, 1 - math.floor(math.log10(error))) if error and 0 < error < math.inf else least
+
+
 def number(value: float | None, error: float | None = None, digits: int = 4) -> str:
-    """`0.0246 ± 0.0003`, a dash for what is not known."""
+    """`0.02461 ± 0.00030`: two significant digits of the error, `digits` after the point or more. A dash for what is
+    not known."""
     if value is None or value != value:
         return "–"
+    digits = places(error, digits)
+    if error and digits > MOST_PLACES and abs(value) < 1e-4:
+        return f"{value:.1e} ± {error:.1e}"
     text = f"{round(value, digits) + 0.0:.{digits}f}"  # + 0.0: no minus sign on what rounds to nothing
     return text if error is None or error != error else f"{text} ± {error:.{digits}f}"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = ()) -> Table:
-    """A plain table; the columns named in `right` hold numbers. Numbers and the first column are never wrapped."""
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Iterable[str] = (), whole: Iterable[str] = ()
+) -> Table:
+    """A plain table; the columns named in `right` hold numbers. Numbers, the first column and those named in `whole`
+    are never wrapped."""
     numeric = set(right)
+    uncut = {*numeric, *whole, *columns[:1]}
     cells = [[str(cell) for cell in row] for row in rows]
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        whole = index == 0 or column in numeric
-        width = max(cell_len(text) for text in (column, *(row[index] for row in cells))) if whole else None
+        width = max(cell_len(text) for text in (column, *(row[index] for row in cells))) if column in uncut else None
         side: Literal["left", "right"] = "right" if column in numeric else "left"
-        made.add_column(column, justify=side, no_wrap=whole, min_width=width, overflow="fold")
+        made.add_column(column, justify=side, no_wrap=column in uncut, min_width=width, overflow="fold")
     for row in cells:
         made.add_row(*map(Text, row))
     return made

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from probes.catalogue import load_catalogue, parse_sets
-from probes.cli_common import console, number, show_table, table
+from probes.cli_common import console, number, places, show_table, table
 
 if TYPE_CHECKING:
     from probes.trial import Result
@@ -28,11 +28,12 @@ def print_gates(rows: pd.DataFrame) -> None:
         name = [str(row["architecture"]), str(row["model_seed"])]
         rates = [[_percent(row, f"metric.gate.{block}.{kind}") for block in blocks] for kind in ("rate", "rate_scored")]
         lines.append([*name, *(" ".join(part) for part in rates)])
-        own = [number(row["excess"]), _percent(row, "metric.gate.rate")]
-        cells = [
-            f"{number(row[f'variant.{other}.excess'])} ({_percent(row, f'variant.{other}.metric.gate.rate')})"
-            for other in variants
-        ]
+        digits = places(row.get("excess_se"))
+        own = [number(row["excess"], digits=digits), _percent(row, "metric.gate.rate")]
+        cells = []
+        for other in variants:
+            excess = number(row[f"variant.{other}.excess"], digits=digits)
+            cells.append(f"{excess} ({_percent(row, f'variant.{other}.metric.gate.rate')})")
         scores.append([*name, f"{own[0]} ({own[1]})", *cells])
     columns = ("architecture", "seed", "% firing, by block", "at scored positions")
     show_table(table(columns, lines, right=columns[1:]), "gates")

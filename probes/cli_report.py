@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from probes.catalogue import CatalogueError
-from probes.cli_common import console, number, show_table, table
+from probes.cli_common import console, number, places, show_table, table
 from probes.cli_gate import print_gates
 from probes.cli_modes import print_modes
+from probes.cli_readouts import print_readouts
 from probes.cli_recipes import keep_apart, left_out
+from probes.cli_references import label, print_references, tied, ties_note
 from probes.messages import nearest
 
 
-def print_report(folder: Path) -> None:
-    """Prints the table of a recorded sweep, or the scores of a recorded trial, from its folder.
+def print_report(folder: Path, *, search: bool = False) -> None:
+    """Prints the table of a recorded sweep, or the scores of a recorded trial, from its folder; with `search` also the
+    trials at every learning rate that was tried.
 
     Raises `CatalogueError` where the folder is neither.
     """
@@ -28,7 +30,7 @@ def print_report(folder: Path) -> None:
         rows = read_table(folder)
         if note := left_out(rows, folder):
             console.print(note, end="\n\n", markup=False)
-        print_rows(rows)
+        print_rows(rows, search=search)
     elif (folder / "result.json").is_file():
         print_rows(pd.DataFrame([read_row(folder)]))
     elif runs := single_runs(folder):
@@ -36,7 +38,7 @@ def print_report(folder: Path) -> None:
         keep_apart(found, folder)
         if _choose(found):
             console.print(UNFINISHED, end="\n\n")
-        print_rows(found)
+        print_rows(found, search=search)
     else:
         recorded = [path.parent for place in (folder, folder.parent) for path in place.glob("*/results.parquet")]
         raise CatalogueError(f"{folder}: no recorded sweep (results.parquet) or trial here{nearest(folder, recorded)}")
@@ -68,37 +70,43 @@ UNFINISHED = (
 SEEDS_TO_RANK = 5
 WORST_MATCH = 0.05
 """Relative mismatch of a matched model beyond which a reader is told."""
-COLUMNS = ("architecture", "seed", "lr", "nats over bayes", "sampled", "accuracy", "behaves like", "parameters")
+COLUMNS = ("architecture", "seed", "lr", "nats over bayes", "sampled", "accuracy", "behaves like", "KL", "parameters")
+NUMBERS = ("seed", "lr", "nats over bayes", "sampled", "accuracy", "KL", "parameters")
 
 
-def print_rows(rows: pd.DataFrame) -> None:
-    """By task and grid point: the chosen trials, one line each, then the references on the same sequences."""
+def print_rows(rows: pd.DataFrame, *, search: bool = False) -> None:
+    """By task and grid point: the chosen trials, one line each, with `search` those of the learning-rate search, then
+    the references on the same sequences."""
     for (task, point), part in rows.groupby(["task", "point"], sort=False, dropna=False):
         chosen = part["chosen"].fillna(False).astype(bool) if "chosen" in part else part["status"] == ""
         shown = part[chosen | (part["status"] != "ok")] if chosen.any() else part
         lines = [_line(row) for _, row in shown.iterrows()]
         title = f"{task} {point}".strip()
-        right = ("seed", "lr", "nats over bayes", "sampled", "accuracy", "parameters")
-        show_table(table(COLUMNS, lines, right=right), title)
+        show_table(table(COLUMNS, lines, right=NUMBERS, whole=("behaves like",)), title)
         notes = _notes(shown, part["lr"].nunique())
         if notes:
             console.print(*notes, sep="\n", end="\n\n")
+        if search and chosen.any():
+            _print_search(part)
         _print_seeds(shown)
-        _print_references(shown)
+        print_references(shown)
         print_gates(shown)
         print_modes(shown)
+        print_readouts(shown)
 
 
 def _line(row: pd.Series) -> list[str]:
     start = [re.sub(r"[^:]*/", "", str(row["architecture"])), str(row["model_seed"]), f"{row['lr']:g}"]
     if row["status"] != "ok":
-        return [*start, str(row["status"]), *"–––", "–"]
+        return [*start, str(row["status"]), *["–"] * (len(COLUMNS) - 4)]
+    near = tied(row)
     return [
         *start,
         number(row["excess"], row["excess_se"]),
         number(row["excess_sampled"], row["excess_sampled_se"]),
         number(row["accuracy"], row["accuracy_se"]),
-        str(row["behaves_like"]),
+        label(near),
+        number(row.get(f"reference.{row['behaves_like']}.to_model"), digits=places(row["excess_se"])),
         "–" if pd.isna(row["parameters"]) else f"{int(row['parameters']):,}",
     ]
 
@@ -112,10 +120,11 @@ def _notes(rows: pd.DataFrame, rates: int) -> list[str]:
     for _, row in rows.iterrows():
         for note in _notes_of(row, rates):
             said.setdefault(note, {}).setdefault(row["architecture"], []).append(str(row["model_seed"]))
-    return [
+    notes = [
         ", ".join(f"{name} (seed {', '.join(seeds)})" for name, seeds in named.items()) + f": {note}"
         for note, named in said.items()
     ]
+    return [*ties_note(rows), *notes]
 
 
 def _notes_of(row: pd.Series, rates: int) -> Iterable[str]:
@@ -138,6 +147,20 @@ def _notes_of(row: pd.Series, rates: int) -> Iterable[str]:
         yield "still improving at its end; more steps would lower its excess"
 
 
+def _print_search(rows: pd.DataFrame) -> None:
+    """Every trial of the search for a learning rate: validation, which chose, beside the test."""
+    lines = []
+    for _, part in rows.groupby("architecture", sort=False):
+        first = part[part["model_seed"] == part["model_seed"].min()].sort_values("lr")
+        for _, row in first.iterrows() if first["lr"].nunique() > 1 else ():
+            name, seed, lr, *scores = _line(row)
+            validation = number(row.get("validation_excess"), digits=places(row.get("excess_se")))
+            lines.append([name, seed, lr, "chosen" if row["chosen"] else "", validation, *scores[:3]])
+    if lines:
+        columns = (*COLUMNS[:3], "", "validation", *COLUMNS[3:6])
+        show_table(table(columns, lines, right=(*COLUMNS[1:3], *columns[4:])), "learning rates tried")
+
+
 def _print_seeds(rows: pd.DataFrame) -> None:
     """Mean and spread over seeds by architecture, best first, where there is more than one seed."""
     ok = rows[rows["status"] == "ok"]
@@ -145,48 +168,11 @@ def _print_seeds(rows: pd.DataFrame) -> None:
     if ok.empty or counts.max() < 2:
         return
     excess = ok.groupby("architecture")["excess"].agg(["mean", "std", "count"]).sort_values("mean")
-    lines = [
-        [name, str(int(part["count"])), number(part["mean"]), number(part["std"]), number(_standard_error(part))]
-        for name, part in excess.iterrows()
-    ]
+    lines = []
+    for name, part in excess.iterrows():
+        error = float(part["std"] / part["count"] ** 0.5)
+        values = (number(value, digits=places(error)) for value in (part["mean"], part["std"], error))
+        lines.append([name, str(int(part["count"])), *values])
     columns = ("architecture", "seeds", "mean over seeds", "spread (s.d.)", "s.e. of the mean")
     few = "" if counts.min() >= SEEDS_TO_RANK else f"; a ranking rests on {SEEDS_TO_RANK} seeds or more"
     show_table(table(columns, lines, right=columns[1:]), f"nats over bayes, over seeds{few}")
-
-
-def _standard_error(part: pd.Series) -> float:
-    return float(part["std"] / part["count"] ** 0.5)
-
-
-def print_readouts(row: Mapping[str, Any]) -> None:
-    """How much of each exact belief a linear probe of each layer explains; nothing where none was probed."""
-    probed: dict[str, list[tuple[int, float]]] = {}
-    for column, value in row.items():
-        if column.startswith("readout.") and column.endswith(".explained"):
-            _, belief, layer, _ = column.split(".")
-            probed.setdefault(belief, []).append((int(layer.removeprefix("layer_")), value))
-    for belief, layers in probed.items():
-        layers.sort()
-        lines = [[str(layer), number(row[f"readout.{belief}.layer_{layer}.kl"]), number(v)] for layer, v in layers]
-        lines[0][0], lines[-1][0] = "embedding", "final norm"
-        columns = ("layer", "nats from the posterior", "explained")
-        show_table(table(columns, lines, right=columns[1:]), f"linear probes for the {belief}")
-
-
-def _print_references(rows: pd.DataFrame) -> None:
-    """The task's references, best first. That of an architecture's own receptive field is in the parquet file."""
-    ok = rows[rows["status"] == "ok"]
-    if ok.empty:
-        return
-    row = ok.iloc[0]
-    lines = []
-    for column in rows.columns:
-        name = column.removeprefix("reference.").removesuffix(".excess")
-        if column != f"reference.{name}.excess" or name == "receptive_field" or pd.isna(row[column]):
-            continue
-        label = f"{name} (bound)" if row[f"reference.{name}.is_bound"] else name
-        excess = number(row[column], row[f"{column}_se"]) if name != "bayes" else "0"
-        lines.append((row[column], [label, excess, number(row[f"reference.{name}.accuracy"])]))
-    lines.sort(key=lambda line: line[0])
-    columns = ("reference", "nats over bayes", "accuracy")
-    show_table(table(columns, [line for _, line in lines], right=columns[1:]))

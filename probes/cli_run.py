@@ -13,7 +13,7 @@ import typer
 from probes.catalogue import MODEL_PREFIXES, CatalogueError, load_catalogue, parse_sets
 from probes.cli_common import console
 from probes.cli_progress import Bar
-from probes.cli_report import print_readouts, print_rows
+from probes.cli_report import print_rows
 from probes.config import Training
 from probes.device_names import check_device
 from probes.messages import nearest
@@ -74,7 +74,6 @@ def run_trial(
         )
     rows = pd.DataFrame([result.row])
     print_rows(rows)
-    print_readouts(result.row)
     console.print(str(result.folder), soft_wrap=True)
     _exit_on_failure(rows)
     return result

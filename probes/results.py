@@ -72,7 +72,7 @@ PATTERNS: dict[str, str] = {
     "dial.NAME": "the task's dials",
     "reference.NAME.FIELD": "a reference on the same sequences: excess, excess_se, nll, accuracy, sequence_accuracy, "
     "is_bound; margin = model's excess minus its excess, with margin_se paired over sequences; to_model = mean "
-    "KL(reference || model)",
+    "KL(reference || model); farther = to_model minus that of `behaves_like`, with farther_se paired over sequences",
     "slice.NAME.LABEL.FIELD": "count, accuracy, nll, excess of the model at the positions of one label, for slices "
     "of at most 32 labels; all labels are in curves.npz",
     "variant.NAME.FIELD": "the model under another control: excess, excess_se, accuracy, sequence_accuracy; "

@@ -46,7 +46,7 @@ def reference_columns(sums: Mapping[str, Sums]) -> dict[str, Any]:
     _put(row, "accuracy", model.accuracy())
     _put(row, "sequence_accuracy", model.sequence_accuracy())
     row["nll"] = float(model.nll.sum() / model.count.sum())
-    nearest = (math.inf, "")
+    distances: dict[str, np.ndarray] = {}
     for name, reference in sums.items():
         if name == "model":
             continue
@@ -59,10 +59,13 @@ def reference_columns(sums: Mapping[str, Sums]) -> dict[str, Any]:
         row[f"{prefix}.accuracy"] = math.nan if accuracy is None else accuracy.mean
         row[f"{prefix}.sequence_accuracy"] = math.nan if whole is None else whole.mean
         if reference.to_model is not None:
-            distance = float(reference.to_model.sum() / reference.count.sum())
-            row[f"{prefix}.to_model"] = distance
-            nearest = min(nearest, (distance, name))
-    row["behaves_like"] = nearest[1]
+            distance = row[f"{prefix}.to_model"] = float(reference.to_model.sum() / reference.count.sum())
+            if math.isfinite(distance):
+                distances[name] = reference.to_model
+    nearest = min(distances, key=lambda name: (row[f"reference.{name}.to_model"], name), default="")
+    row["behaves_like"] = nearest
+    for name, sums_to_model in distances.items():
+        _put(row, f"reference.{name}.farther", ratio(sums_to_model - distances[nearest], model.count))
     for name, table in model.slices.items():
         if len(table) <= LABELS_AS_COLUMNS:
             for label, (count, nll, correct, excess) in table.items():

@@ -81,8 +81,10 @@ def test_on_a_terminal_the_bar_shows_trial_step_excess_and_time_left() -> None:
 
 @pytest.mark.parametrize(
     ("values", "text"),
-    [((0.02461, 0.0003), "0.0246 ± 0.0003"), ((1.0,), "1.0000"), ((None,), "–"), ((math.nan, 0.1), "–"),
-     ((0.5, math.nan), "0.5000")],
+    [((0.02461, 0.0003), "0.02461 ± 0.00030"), ((1.0,), "1.0000"), ((None,), "–"), ((math.nan, 0.1), "–"),
+     ((0.5, math.nan), "0.5000"), ((0.5, 0.0), "0.5000 ± 0.0000"), ((0.5, 0.013), "0.5000 ± 0.0130"),
+     ((0.0037004, 2.24e-5), "0.003700 ± 0.000022"), ((3.05e-7, 4e-8), "3.0e-07 ± 4.0e-08"),
+     ((-0.5, 4e-8), "-0.500000000 ± 0.000000040"), ((0.5, math.inf), "0.5000 ± inf")],
 )  # fmt: skip
 def test_numbers(values: tuple[float | None, ...], text: str) -> None:
     assert number(*values) == text
@@ -117,11 +119,65 @@ def test_the_table_shows_scores_and_references(printed: io.StringIO) -> None:
         "gdn",
         "0",
         "0.001",
-        *["0.1000", "±", "0.0100", "0.1100", "±", "0.0200", "0.5000", "±", "0.0100", "window_8", "12,345"],
+        *["0.1000", "±", "0.0100", "0.1100", "±", "0.0200", "0.5000", "±", "0.0100", "window_8", "–", "12,345"],
     ] in lines
     assert ["fixed_decay_0.2", "0.0500", "±", "0.0010", "0.5500"] in lines
     assert ["bayes", "0", "0.6000"] in lines
     assert not any(line[0] == "attention" for line in lines)
+
+
+def test_references_are_means_over_the_test_sets_of_the_rows(printed: io.StringIO) -> None:
+    key = "reference.fixed_decay_0.2.excess"
+    field = {f"reference.receptive_field.{name}": value for name, value in
+             (("excess", 0.04), ("excess_se", 0.001), ("accuracy", 0.5), ("is_bound", False),
+              ("margin", 0.01), ("margin_se", 0.01))}  # fmt: skip
+    rows = [row(name, model_seed=seed, test_digest=str(seed)) | {key: excess, "receptive_field": None}
+            for name in ("gdn", "attention") for seed, excess in enumerate((0.05, 0.07))]  # fmt: skip
+    rows.append(row("sliding", test_digest="0") | field | {"receptive_field": 7, key: 0.05})
+    cli_report.print_rows(pd.DataFrame(rows))
+    text = printed.getvalue()
+    lines = [line.split() for line in text.splitlines()]
+    assert "exact references, mean over 2 test sets ± s.e. over sequences" in text
+    assert ["fixed_decay_0.2", "0.06000", "±", "0.00071", "0.5500"] in lines
+    assert ["receptive_field,", "7", "tokens", "(sliding)", "0.0400", "±", "0.0010", "0.5000"] in lines
+
+
+@pytest.mark.parametrize(
+    ("farther", "error", "shown"),
+    [(1e-7, None, "bayes +1"), (0.015, None, "bayes +1"), (0.025, None, "window_8"), (0.0025, 0.001, "window_8"),
+     (0.0025, 0.0013, "bayes +1"), (0.0009, 1e-9, "bayes +1")],
+)  # fmt: skip
+def test_a_reference_that_is_not_separated_from_the_nearest_is_tied(
+    printed: io.StringIO, farther: float, error: float | None, shown: str
+) -> None:
+    """Beyond two paired standard errors (else of the excess, here 0.01) and a hundredth of the distance, here 0.1."""
+    found = row("gdn") | {"reference.window_8.to_model": 0.1, "reference.bayes.to_model": 0.1 + farther}
+    if error is not None:
+        found |= {"reference.window_8.farther_se": 0.0, "reference.bayes.farther_se": error}
+    cli_report.print_rows(pd.DataFrame([found]))
+    text = printed.getvalue()
+    (line,) = [line for line in text.splitlines() if "12,345" in line]
+    assert f" {shown}  " in line
+    assert "0.1000   " in line
+    assert ("bayes +1: window_8" in text) == ("+" in shown)
+    assert ("no paired one is recorded" in text) == ("+" in shown and error is None)
+
+
+def test_the_search_is_shown_when_asked_for(printed: io.StringIO) -> None:
+    rates = [row("gdn", lr=lr, chosen=lr == 3e-3, validation_excess=9 * lr) for lr in (1e-2, 3e-3)]
+    rows = pd.DataFrame([*rates, row("gdn", lr=3e-3, model_seed=1)])
+    cli_report.print_rows(rows)
+    assert "0.01 " not in printed.getvalue()
+    cli_report.print_rows(rows, search=True)
+    lines = [line.split() for line in printed.getvalue().splitlines()]
+    tried = [line[1:5] for line in lines[lines.index(["learning", "rates", "tried"]) :] if line[:1] == ["gdn"]]
+    assert tried[:2] == [["0", "0.003", "chosen", "0.0270"], ["0", "0.01", "0.0900", "0.1000"]]
+
+
+def test_names_and_numbers_are_never_cut(printed: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_common, "console", Console(file=printed, width=40, highlight=False))
+    cli_report.print_rows(pd.DataFrame([row("gdn", behaves_like="a_reference_with_a_long_name")]))
+    assert "a_reference_with_a_long_name" in printed.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import pytest
 from figures import results as recorded
 from probes import cli_report
 from probes.catalogue import load_catalogue
+from probes.cli_common import number
+from probes.cli_references import tied
 from probes.results import read_table, single_runs
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +77,28 @@ def test_the_report_says_nothing_is_missing(capsys: pytest.CaptureFixture[str]) 
     assert "a ranking rests on" not in said
     assert "two_timescale_slow" in said
     assert "over seeds" in said
+    assert "± 0.0000 " not in said
+
+
+def test_the_report_has_the_documents_references_and_all_trials(
+    table: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli_report.print_report(FOLDER, search=True)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    means = [line[1] for line in lines if line[:1] == ["window_8_stationary"] and len(line) == 5]
+    found = table[table.chosen].groupby("task")["reference.window_8_stationary.excess"].mean()
+    assert [float(mean) for mean in means] == [round(value, 6) for value in found]
+    assert len([line for line in lines if line[:2] == ["receptive_field,", "7"]]) == 2
+    for _, row in table.iterrows():
+        excess = number(row["excess"], row["excess_se"]).split()[0]
+        start = [row["architecture"], str(row["model_seed"]), f"{row['lr']:g}"]
+        assert any(line[:3] == start and excess in line for line in lines), start
+
+
+def test_no_recurrent_model_of_the_first_task_is_given_one_of_two_equal_predictors(table: pd.DataFrame) -> None:
+    part = table[table.chosen & (table.task == "two_timescale") & ~table.architecture.isin(["attention", "sliding"])]
+    for _, row in part.iterrows():
+        assert tied(row) == ["bayes", "window_64", "window_64_stationary"]
 
 
 def rows_of(text: str, title: str) -> dict[str, list[str]]:

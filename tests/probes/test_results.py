@@ -38,6 +38,19 @@ def test_a_sliding_model_has_the_window_of_its_receptive_field(result):
     assert result.row["reference.receptive_field.margin_se"] > 0
 
 
+def test_the_distance_from_each_reference_is_beside_that_of_the_nearest(result):
+    nearest = result.row["behaves_like"]
+    distance = {
+        name: result.row[f"reference.{name}.to_model"]
+        for name in ("bayes", "window_1", "window_1_stationary", "unigram", "fixed_decay_0.2", "receptive_field")
+    }
+    assert distance[nearest] == min(distance.values())
+    assert result.row[f"reference.{nearest}.farther"] == result.row[f"reference.{nearest}.farther_se"] == 0
+    for name in set(distance) - {nearest}:
+        assert result.row[f"reference.{name}.farther"] == pytest.approx(distance[name] - distance[nearest])
+        assert result.row[f"reference.{name}.farther_se"] > 0
+
+
 def test_a_table_comes_back_as_it_was_written(result, tmp_path):
     table = frame([{**result.row, "chosen": True, "lr_at_edge": False}])
     write_table(table, tmp_path / "results.parquet")
