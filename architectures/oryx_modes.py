@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .errors import nearest_name
-from .oryx_spec import ATTENTION, LINEAR
+from .oryx_spec import ATTENTION, LINEAR, control_names
 
 Path = Literal["auto", "dense", "sparse"]
 """How a mixture is computed. `dense`: both mixers at every token; `sparse`: attention at the tokens in attention mode
@@ -87,9 +87,8 @@ class Modes:
     """
 
     def __init__(self, layers: Sequence[str], control: Mapping[str, Tensor], tokens: Tensor, path: Path) -> None:
-        followed = {f"mode_{layer}" for layer, mode in enumerate(layers) if mode == "follow"}
         for name, tensor in control.items():
-            _check(name, tensor, tokens, {"mode", *followed})
+            _check(name, tensor, tokens, control_names(layers))
         self.device, self.path = tokens.device, path
         self.batch, self.length = tokens.shape
         fixed = {"follow": self._plan(control.get("mode")), "attention": Plan(ATTENTION), "linear": Plan(LINEAR)}

@@ -10,7 +10,7 @@ for the recurrence. Reference: Li et al., Oryx, arXiv 2605.28769, section 3, sec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .catalogue import CONV, EPS
@@ -133,6 +133,11 @@ def resolve(spec: Mapping[str, Any]) -> dict[str, Any]:
     if len(modes) != resolved["layers"]:
         raise SpecError(f"modes: {len(modes)} for {resolved['layers']} layers; nearest: 'follow*{resolved['layers']}'")
     return {"kind": "oryx", **resolved, "modes": modes, "head": resolve_head(spec, d_model)}
+
+
+def control_names(modes: Sequence[str]) -> set[str]:
+    """The control tensors that a model with these `modes` reads: `mode`, and `mode_I` of each layer I that follows."""
+    return {"mode", *(f"mode_{layer}" for layer, mode in enumerate(modes) if mode == "follow")}
 
 
 def default_controls(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pandas as pd
 from probes.catalogue import load_catalogue
 from probes.config import Evaluation, Seeds, Training, Trial
 from probes.controls import with_defaults
+from probes.controls_check import Checker, refuse_useless
 from probes.device_names import check_device
 from probes.executor import Job
 from probes.results import frame, read_row, read_table, single_runs
@@ -52,8 +53,8 @@ def run(
     `evaluate`, `seeds`) to dials, nested as in a spec. `seed` is both the data's and the model's, unless `sets` says
     otherwise. A trial that `out` already holds is returned as recorded.
 
-    Raises `CatalogueError` (also for a device that is not here), `TaskError`, `SweepError` (recorded under another
-    environment and `mix` not set).
+    Raises `CatalogueError` (also for a device that is not here), `TaskError`, `ControlError`, `SweepError`
+    (recorded under another environment and `mix` not set).
     """
     check_device(device, "device ")
     catalogue = load_catalogue(config)
@@ -64,6 +65,7 @@ def run(
     kind = catalogue.task_entry(task)["kind"]
     train, evaluate = with_defaults(spec, dials["train"], dials["evaluate"])
     trial = make_trial(kind, made, spec, Training(**train), Evaluation(**evaluate), seeds)
+    refuse_useless([Checker(made, spec).check(trial.train, trial.evaluate)])
     labels = Labels(task, architecture)
     runtime = Runtime.on(device, precision, kernels)
     folder = Path(out)

@@ -127,6 +127,13 @@ class Catalogue:
     def blame(self, suite: str, error: ValueError) -> str:
         """The message of an error, led by the line of the suite whose dial it names, if it names one."""
         found = self.suite(suite)
+        section, *keys = getattr(error, "path", None) or ("",)
+        if len(keys) > 1:
+            given = getattr(found, section).get(keys[0])
+            grid = [key for key in found.grid if key.startswith(f"{section}.{keys[0]}")]
+            if grid or (isinstance(given, Mapping) and keys[1] in given):
+                place = ("grid", grid[0]) if grid else (section, *keys)
+                return f"{self._where('suites', suite, *place)}: {error}"
         paths = [(section, key) for section in ("task", "arch") for key in getattr(found, section)]
         paths += [("grid", key) for key in found.grid]
         for path in paths:

@@ -31,6 +31,7 @@ _LAZY_ERRORS = (
     ("filters.hmm", "ImpossibleObservation"),
     ("filters.hmm", "ModelError"),
     ("filters.hmm", "TokenError"),
+    ("probes.controls_check", "ControlError"),
     ("probes.executor", "WorkerDied"),
     ("probes.results", "CorruptRecord"),
     ("probes.splits_check", "SplitOverlap"),

@@ -131,6 +131,8 @@ def _notes_of(row: pd.Series, rates: int) -> Iterable[str]:
     if row["status"] != "ok":
         yield f"{row['status']} at learning rate {row['lr']:g}: {row['error']}"
         return
+    if row["error"]:
+        yield str(row["error"])
     if not pd.isna(row["agreement"]) and abs(row["agreement"]) > 4 * row["agreement_se"]:
         gap = number(row["agreement"], row["agreement_se"])
         yield f"the sampled excess differs from the mean KL by {gap}: has it seen its targets?"

@@ -90,6 +90,7 @@ def run_sweep(
     runtime: Mapping[str, Any],
 ) -> None:
     """Runs or goes on with a suite and prints its table. Exits with 1 where a trial failed."""
+    from probes.controls_check import ControlError
     from probes.results import read_row
     from probes.sweep import expand, run
     from probes.task import TaskError
@@ -99,7 +100,7 @@ def run_sweep(
     catalogue = load_catalogue(config)
     try:
         groups = expand(catalogue.suite(suite), catalogue, given)
-    except (CatalogueError, TaskError) as error:
+    except (CatalogueError, ControlError, TaskError) as error:
         raise CatalogueError(catalogue.blame(suite, error)) from None
     trials = sum(len(group.search) + len(group.seeds) for group in groups)
     jobs = [job for group in groups for job in [*group.search, *group.rest]]
@@ -117,5 +118,5 @@ def run_sweep(
 
 
 def _exit_on_failure(rows: pd.DataFrame) -> None:
-    if (rows["status"] != "ok").any():
+    if ((rows["status"] != "ok") | (rows["error"] != "")).any():
         raise typer.Exit(1)

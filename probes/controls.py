@@ -36,6 +36,10 @@ SCHEDULES: dict[str, str] = {
 _GIVEN = ("batch", "task", "generator")
 
 
+class Inapplicable(ValueError):
+    """A control that is sound, but that this task or this model cannot have."""
+
+
 def make_control(
     specification: Mapping[str, Mapping[str, Any]],
     batch: Batch,
@@ -45,7 +49,8 @@ def make_control(
 ) -> dict[str, Tensor] | None:
     """The control tensors of one batch; None where nothing is specified.
 
-    ValueError, one line, for an unknown schedule or parameter, or a value that the schedule refuses.
+    ValueError, one line, for an unknown schedule or parameter, or a value that the schedule refuses; `Inapplicable`
+    where the task lacks what the schedule reads.
     """
     if not specification:
         return None
@@ -70,8 +75,13 @@ def make_control(
             parameters["model"] = model
         try:
             control[name] = function(batch, task, generator, **parameters)
+        except Inapplicable as error:
+            raise Inapplicable(f"{where}.{error}") from None
         except ValueError as error:
             raise ValueError(f"{where}.{error}") from None
+        except TypeError as error:  # a parameter of another type than its default
+            given = {key: value for key, value in parameters.items() if key != "model"}
+            raise ValueError(f"{where}: {entry['schedule']} does not take {given} ({error})") from None
     return control
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from filters import torch_backend
 from filters.hmm import TwoTimescaleHMM
+from probes.controls import Inapplicable
 from probes.task import Batch, Task
 
 
@@ -38,8 +39,8 @@ def entropy(batch: Batch, task: Task, generator: torch.Generator) -> Tensor:
 
 
 def exact_model(task: Task, schedule: str) -> TwoTimescaleHMM:
-    """The task's exact model. ValueError where it has none."""
+    """The task's exact model. Raises `Inapplicable` where it has none."""
     hmm = getattr(task, "hmm", None)
     if not isinstance(hmm, TwoTimescaleHMM):
-        raise ValueError(f"control.schedule: {schedule!r} needs a task with an exact filter, which {task.name!r} lacks")
+        raise Inapplicable(f"schedule: {schedule!r} needs a task with an exact filter, which {task.name!r} lacks")
     return hmm

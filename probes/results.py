@@ -24,7 +24,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "trial": ("string", "identity: SHA-256 of task, spec, recipe and seeds"),
     "folder": ("string", "the trial's folder below trials/"),
     "status": ("string", "ok | diverged (loss not finite) | failed (see error)"),
-    "error": ("string", "one line; empty where status is ok"),
+    "error": ("string", "one line; where status is ok, which variants could not be scored, else empty"),
     "task": ("string", "the task's name in the catalogue"),
     "task_kind": ("string", "the task's kind"),
     "task_version": ("int64", "version of the task's generator and references"),

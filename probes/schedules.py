@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from architectures.oryx_spec import ATTENTION, LINEAR
+from probes.controls import Inapplicable
 from probes.messages import nearest
 from probes.task import Batch, Task
 
@@ -134,10 +135,10 @@ def reference(
     """
     references = task.references()
     if name not in references:
-        raise ValueError(f"name: unknown reference {name!r}{nearest(name, references)}")
+        raise Inapplicable(f"name: unknown reference {name!r}{nearest(name, references)}")
     log_p = references[name].log_predictive(batch)
     if log_p is None:
-        raise ValueError(f"name: {name!r} is a bound, which has no distribution; nearest: 'bayes'")
+        raise Inapplicable(f"name: {name!r} is a bound, which has no distribution; nearest: 'bayes'")
     mode = torch.full_like(batch.tokens, _mode("elsewhere", elsewhere))
     mode[batch.scored] = _modes(_high(entropy(log_p), threshold, fraction))
     return mode

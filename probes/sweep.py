@@ -24,6 +24,7 @@ from probes import environment
 from probes.catalogue import Catalogue, CatalogueError, load_catalogue
 from probes.config import Evaluation, Seeds, Suite, Training, Trial
 from probes.controls import with_defaults
+from probes.controls_check import Checker, refuse_useless
 from probes.device_names import check_device
 from probes.executor import Job, run_jobs
 from probes.results import frame, read_row, write_table
@@ -68,10 +69,10 @@ def _validation(row: Mapping[str, Any]) -> float:
 def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, Any]] | None = None) -> list[Group]:
     """The suite's groups, with the trials of the learning-rate search. `sets` are laid over the suite's own.
 
-    Raises `CatalogueError` or `TaskError`.
+    Raises `CatalogueError`, `TaskError` or `ControlError`.
     """
     sets = by_section(sets)
-    groups = []
+    groups, variants = [], []
     axes = [[(key, value) for value in values] for key, values in suite.grid.items()]
     for point in itertools.product(*axes):
         dials = _dials(suite, dict(point), sets)
@@ -92,6 +93,7 @@ def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, A
                     spec, labels = found.spec, replace(labels, matched=suite.match, residual=found.residual)
                 recipe, scoring = with_defaults(spec, dials["train"], dials["evaluate"])
                 evaluate = Evaluation(**scoring)
+                variants.append(Checker(task, spec).check(Training(**recipe), evaluate))
 
                 def job(
                     lr: float,
@@ -112,6 +114,7 @@ def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, A
                 group = Group(labels, [job(lr, first) for lr in rates], others)
                 group.rest = [job(lr, seed) for lr in rates for seed in others]
                 groups.append(group)
+    refuse_useless(variants)
     return groups
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from architectures import Output, build
 from probes import environment
 from probes.config import Trial
 from probes.controls import make_control
+from probes.controls_check import Checker
 from probes.fields import FieldRecorder
 from probes.files import whole_file, whole_folder
 from probes.messages import nearest
@@ -193,6 +194,21 @@ class Runner:
         """How the steps were run: `eager`, `graph`, or `eager: why no graph`."""
         self.kernels_used: dict[str, str] | None = None
         """Kernels of the steps by operation, where these were fixed before training; None: those of the last pass."""
+        self.unscored: dict[str, str] = {}
+        """Why a variant could not be scored, by its name."""
+
+    @cached_property
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """The variants that the task and the model can have, by name."""
+        evaluate, checker = self.trial.evaluate, Checker(self.task, self.trial.architecture)
+
+        def applies(control: Mapping[str, Any]) -> bool:
+            try:
+                return checker.inapplicable(control, evaluate.control) is None
+            except ValueError:  # the trial was not checked before it began; scoring says what is wrong
+                return True
+
+        return {name: control for name, control in evaluate.variants.items() if applies(control)}
 
     def evaluation_set(self, split: str, sequences: int, window: int | None = None) -> EvaluationSet:
         """The sequences of one evaluation split of this trial, with the references' predictions."""
@@ -328,13 +344,24 @@ class Runner:
         if not math.isfinite(excess) and not math.isfinite(sums["model"].nll.sum()):
             raise Diverged(progress.step, excess)
         entry = {"step": float(progress.step), "loss": progress.loss, "excess": excess}
-        for name, control in trial.evaluate.variants.items():
+        for name, control in self.variants.items():
             if "trigger" in control:  # calibrated on this split, so it is left to the test
                 continue
             same = control == trial.evaluate.control
-            part = sums if same else self.score(model, validation, control, {}, references=False)
-            entry[f"variant/{name}"] = part["model"].excess().mean
+            part = sums["model"] if same else self.variant(name, model, validation, {})
+            if part is not None:
+                entry[f"variant/{name}"] = part.excess().mean
         self.history.append({**entry, **{f"metric/{k}": v for k, v in trainer.metrics.items()}})
+
+    def variant(self, name: str, model: nn.Module, evaluation: EvaluationSet, metrics: dict[str, float]) -> Sums | None:
+        """The model's score under one variant; None, and said in `unscored`, where it fails: the trial goes on."""
+        if name in self.unscored:
+            return None
+        try:
+            return self.score(model, evaluation, self.variants[name], metrics, references=False)["model"]
+        except Exception as error:
+            self.unscored[name] = _told(error)
+            return None
 
     def run(self) -> dict[str, Any]:
         """Runs the trial and writes its folder; a failure is written as a row too, without weights."""
@@ -364,7 +391,9 @@ class Runner:
         if isinstance(error, Diverged):
             status, row["error"] = "diverged", str(error)
         elif error is not None:
-            status, row["error"] = "failed", f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+            status, row["error"] = "failed", _told(error)
+        else:
+            row["error"] = "; ".join(f"variant {name} not scored: {why}" for name, why in self.unscored.items())
         used = getattr(model, "kernels_used", {}) if self.kernels_used is None else self.kernels_used
         row["env.kernels_used"] = json.dumps(used, sort_keys=True)
         row["env.engine"] = self.engine
@@ -418,14 +447,16 @@ class Runner:
         row: dict[str, Any] = {"test_digest": evaluation.digest, **reference_columns(sums)}
         row.update({f"metric.{name}": value for name, value in metrics.items()})
         curves = {**curves_of(sums), **fields.curves()}
-        for name, control in trial.evaluate.variants.items():
+        for name, control in self.variants.items():
             if "trigger" in control and not takes_triggers(model):
                 continue
-            own = dict(metrics)
-            part = sums["model"]
+            own, part = dict(metrics), sums["model"]
             if control != trial.evaluate.control:
                 own = {}
-                part = self.score(model, evaluation, control, own, references=False)["model"]
+                scored = self.variant(name, model, evaluation, own)
+                if scored is None:
+                    continue
+                part = scored
             row.update(_short(f"variant.{name}", part))
             row.update({f"variant.{name}.metric.{key}": value for key, value in own.items()})
             curves[f"variant/{name}/position_excess"] = part.position["excess"] / np.maximum(part.position["count"], 1)
@@ -472,6 +503,10 @@ class Runner:
             curve = f"{name}/validation_excess" if name.startswith("variant/") else name
             curves[curve] = np.array([entry.get(name, math.nan) for entry in self.history])
         return curves
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
 
 
 def _short(prefix: str, sums: Sums) -> dict[str, Any]:

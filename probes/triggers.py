@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from architectures import SpecError
+from architectures.amor_spec import NEEDS_HEAD, TRIGGERS, resolve_trigger
 
 ESTIMATES = ("entropy", "router", "random_router")
 """Triggers whose scores are normalised entropies or estimates of them, so that one threshold serves them all."""
@@ -34,6 +35,31 @@ def takes_triggers(model: nn.Module) -> bool:
     return hasattr(model, "triggered")
 
 
+def check_trigger(setting: str | Mapping[str, Any], d_model: int) -> dict[str, Any]:
+    """The resolved trigger of a variant's entry `trigger`, without its `firing_rate`.
+
+    Raises `SpecError` for a trigger or a dial that there is not, or a `firing_rate` where nothing could follow it.
+    """
+    given = {"kind": setting} if isinstance(setting, str) else setting
+    rate = given.get("firing_rate") if isinstance(given, Mapping) else None
+    if isinstance(given, Mapping):
+        given = {key: value for key, value in given.items() if key != "firing_rate"}
+    if isinstance(rate, bool) or not (
+        rate is None or rate == "native" or (isinstance(rate, float | int) and 0 <= rate <= 1)
+    ):
+        raise SpecError(f"trigger.firing_rate: {rate!r} is neither a rate in [0, 1] nor 'native'; nearest: 'native'")
+    params = resolve_trigger(setting if isinstance(setting, str) else given, d_model)
+    adjustable = params["kind"] == "random" or "kappa" in TRIGGERS[params["kind"]]
+    if rate is not None and (not adjustable or params.get("compare") == "positive"):
+        raise SpecError(f"trigger.firing_rate: {params['kind']!r} has no threshold that could be moved; nearest: null")
+    return params
+
+
+def needs_tokens(params: Mapping[str, Any]) -> bool:
+    """Whether a resolved trigger reads a distribution over next tokens, which not every head has."""
+    return params["kind"] in NEEDS_HEAD
+
+
 @contextmanager
 def lent(model: Any, setting: str | Mapping[str, Any], passes: Passes) -> Iterator[None]:
     """Within this block `model` fires as `setting` says; its own triggers come back afterwards.
@@ -41,17 +67,12 @@ def lent(model: Any, setting: str | Mapping[str, Any], passes: Passes) -> Iterat
     `passes` is called, perhaps more than once, to calibrate. Raises `SpecError` for a trigger that there is not, or a
     `firing_rate` where nothing could follow it.
     """
-    params = {"kind": setting} if isinstance(setting, str) else dict(setting)
-    rate = params.pop("firing_rate", None)
-    if rate is not None and rate != "native" and not (isinstance(rate, float | int) and 0 <= rate <= 1):
-        raise SpecError(f"trigger.firing_rate: {rate!r} is neither a rate in [0, 1] nor 'native'; nearest: 'native'")
+    params = check_trigger(setting, model.spec["d_model"])
+    rate = setting.get("firing_rate") if isinstance(setting, Mapping) else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         triggers = model.make_triggers(params)
-    kind, own = params.get("kind", "entropy"), model.spec["trigger"]["kind"]
-    adjustable = hasattr(triggers[0], "rate") or getattr(triggers[0], "statistics", None) is not None
-    if rate is not None and not adjustable:
-        raise SpecError(f"trigger.firing_rate: {kind!r} has no threshold that could be moved; nearest: null")
+    kind, own = params["kind"], model.spec["trigger"]["kind"]
     rates: list[Any] = [rate] * len(triggers)
     if rate == "native":
         rates = _native_rates(passes, len(triggers))

@@ -61,11 +61,11 @@ def test_training_by_sequence_is_another_trial(result, tmp_path):
     assert other.trial.evaluate.control["mode"]["schedule"] == "random_chunks"
 
 
-def test_a_bad_schedule_is_a_recorded_failure(tmp_path):
+def test_a_bad_schedule_is_refused_before_the_trial(tmp_path):
     sets = {**SMALL, "train": {**SMALL["train"], "control": {"mode": {"chunck": 3}}}}
-    row = probes.run("two_timescale_small", "oryx_tm", sets=sets, out=tmp_path).row
-    assert row["status"] == "failed"
-    assert "control.mode.chunck: random_chunks has no such parameter; nearest is 'chunk'" in row["error"]
+    with pytest.raises(ValueError, match=r"^train\.control\.mode\.chunck: random_chunks has no such"):
+        probes.run("two_timescale_small", "oryx_tm", sets=sets, out=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
