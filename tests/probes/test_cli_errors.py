@@ -68,7 +68,7 @@ class Broken(torch.nn.Module):
 MISTAKES = [
     (["rnu"], "No such command 'rnu'; nearest is 'run'"),
     (["qqq"], "No such command 'qqq'; known: bayes, bench, check, figures, ls, report, run, sweep"),
-    (["report", "runs", "--outt", "x"], "No such option: --outt; known: --help"),
+    (["report", "runs", "--outt", "x"], "No such option: --outt; known: --all, --help"),
     (["sweep", "smoke", "--worker", "2"], "No such option: --worker; nearest is '--workers'"),
     (["sweep", "smoke", "--zzz"], "No such option: --zzz; known: --config, --device, --devices, --help, --kernels"),
     (
