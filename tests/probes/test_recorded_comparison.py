@@ -153,3 +153,48 @@ def test_the_references_in_the_document(table: pd.DataFrame) -> None:
         found = [float(cell) for cell in cells[1].split(" | ")]
         expected = [part[f"reference.{name}.excess"].mean() for name in names]
         np.testing.assert_allclose(found, expected, atol=6e-5)
+
+
+def test_the_paired_differences_in_the_document(table: pd.DataFrame) -> None:
+    """All pairs of the recurrent models; bold beyond the 97.5% quantile of Student's t with four degrees of freedom."""
+    text = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) - (\w+) \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    assert len({frozenset(row[:2]) for row in rows}) == len(rows) == 10
+    chosen = table[table.chosen]
+    for first, second, *cells in rows:
+        for task, cell in zip(("two_timescale", "two_timescale_slow"), cells, strict=True):
+            by_seed = chosen[chosen.task == task].pivot(index="model_seed", columns="architecture", values="excess")
+            difference = by_seed[first] - by_seed[second]
+            error = difference.std() / len(difference) ** 0.5
+            said = f"{difference.mean():.5f} ± {error:.5f} ({(difference > 0).sum()})"
+            assert cell == (f"**{said}**" if abs(difference.mean()) > 2.776 * error else said)
+    for name in ("attention", "sliding"):
+        for _, part in chosen.groupby("task"):
+            by_seed = part.pivot(index="model_seed", columns="architecture", values="excess")
+            others = by_seed.drop(columns=name).sub(by_seed[name], axis=0)
+            assert (others.mean().abs() > 2.776 * others.sem()).all()
+
+
+def test_what_the_document_says_models_behave_like(table: pd.DataFrame) -> None:
+    text = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
+    words = {"the best of its receptive field": "receptive_field", "fixed decay": "fixed_decay_0.2"}
+    for task in ("two_timescale", "two_timescale_slow"):
+        for name, cells in rows_of(text, task).items():
+            part = table[table.chosen & (table.task == task) & (table.architecture == name)]
+            said = {words.get(one, one) for one in re.split("; in one seed |, ", cells[-1])}
+            assert said == {one.removesuffix("_stationary") for _, row in part.iterrows() for one in tied(row)}
+
+
+def test_where_the_trials_came_from_is_said(table: pd.DataFrame) -> None:
+    text = " ".join((ROOT / "docs/gpu.md").read_text(encoding="utf-8").split())
+    counts = table["env.commit"].str.slice(0, 7).value_counts()
+    assert f"{counts['1935395']} are of one call on two GPUs at commit 1935395" in text
+    assert f"The other {counts['c1cca1c']} are of earlier calls, from commit c1cca1c with changes" in text
+    assert set(table[table["env.commit"].str.startswith("c1cca1c")]["env.commit"].str.slice(-1)) == {"+"}
+
+
+def test_the_firing_rates_in_the_document(table: pd.DataFrame) -> None:
+    text = " ".join((ROOT / "docs/gpu.md").read_text(encoding="utf-8").split())
+    part = table[table.chosen & (table.task == "two_timescale") & (table.architecture == "amor_gdn")]
+    rates = part[["metric.gate.1.rate", "metric.gate.2.rate"]].to_numpy()
+    assert f"so {100 * rates.min():.0f} to {100 * rates.max():.0f}% of the positions fire" in text
