@@ -1,4 +1,4 @@
-"""Accuracy of Oryx against the fraction of tokens in attention mode, by how those tokens are chosen."""
+"""Excess of Oryx, or its accuracy, against the fraction of tokens in attention mode, by how these are chosen."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from matplotlib.axes import Axes
 from figures.oryx_runs import Group, groups
 from figures.style import COLORS, GREY, MARKERS, PAGE, new, save, style
 
-DIALS: dict[str, Any] = {"results": "runs/oryx-smoke", "tasks": None, "score": "accuracy"}
-"""`results`: a sweep's folder. `tasks`: some of its tasks, None for all. `score`: `accuracy` or `excess` (nats)."""
+DIALS: dict[str, Any] = {"results": "runs/oryx-smoke", "tasks": None, "score": "excess"}
+"""`results`: a sweep's folder. `tasks`: some of its tasks, None for all. `score`: `excess` (nats over Bayes) or
+`accuracy`."""
 
-SCORES = {"accuracy": "accuracy", "excess": "excess over Bayes (nats per token)"}
-SPAN = {"accuracy": 0.1, "excess": 0.0}
-"""Least height of a panel, so that differences within a percent do not fill one."""
+SCORES = {"excess": "excess over Bayes (nats per token)", "accuracy": "accuracy"}
+SPAN = 0.1
+"""Least height of a panel of accuracies, so that differences within a percent do not fill one."""
 FAMILIES = ("last tokens", "first tokens", "random chunks", "query and after", "context")
 """How the attended tokens were chosen, in the order of colours."""
 
 
 def draw(
-    out: Path, *, results: str | Path = "runs/oryx-smoke", tasks: list[str] | None = None, score: str = "accuracy"
+    out: Path, *, results: str | Path = "runs/oryx-smoke", tasks: list[str] | None = None, score: str = "excess"
 ) -> list[Path]:
     """A row per task, a column per architecture and training; a point per variant, mean over seeds.
 
@@ -93,7 +94,9 @@ def _panel(axis: Axes, part: pd.DataFrame) -> None:
     single = part[part.family == "single mode"].sort_values("fraction")
     for value in single[score]:
         axis.axhline(value, color=GREY, linewidth=0.6, linestyle=(0, (4, 2)), zorder=1)
-    axis.plot(single.fraction, single[score], "*", color=GREY, markersize=7, label="single mode", zorder=4)
+    axis.plot(
+        single.fraction, single[score], "*", color=GREY, markersize=7, label="single mode (dashed: its level)", zorder=4
+    )
     for family, color, marker in zip(FAMILIES, COLORS, MARKERS, strict=False):
         mine = part[part.family == family]
         if len(mine):
@@ -102,10 +105,13 @@ def _panel(axis: Axes, part: pd.DataFrame) -> None:
 
 
 def _least_height(axis: Axes, score: str) -> None:
-    """At least `SPAN` high; an accuracy's panel does not reach far above 1."""
+    """An accuracy's panel is at least `SPAN` high and does not reach far above 1, an excess' begins at 0."""
     low, high = axis.get_ylim()
-    more = max(0.0, SPAN[score] - (high - low)) / 2
+    if score == "excess":
+        axis.set_ylim(min(low, 0.0), 1.05 * high)
+        return
+    more = max(0.0, SPAN - (high - low)) / 2
     low, high = low - more, high + more
-    if score == "accuracy" and high > 1.01:
-        low, high = min(low, 1.01 - SPAN[score]), 1.01
+    if high > 1.01:
+        low, high = min(low, 1.01 - SPAN), 1.01
     axis.set_ylim(low, high)

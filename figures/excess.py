@@ -20,6 +20,8 @@ DIALS: dict[str, Any] = {"results": "runs/smoke", "references": None}
 
 OWN = "receptive_field"
 """The reference that each architecture of bounded receptive field has for itself."""
+LEAST = 1e-6
+"""The least excess that has a place on the axis, nats."""
 LABEL_SIZE = 6.5
 """Points."""
 
@@ -28,14 +30,15 @@ def draw(out: Path, *, results: str | Path = "runs/smoke", references: list[str]
     """Draws the chosen trials of a recorded sweep, one panel a task and grid point.
 
     A dot is the mean over seeds; its bar is twice the paired standard error over test sequences for one seed, twice
-    the standard error over seeds for more. ValueError where the sweep has no finished trial.
+    the standard error over seeds for more. A reference too close to Bayes for the axis is named at its edge, with its
+    excess. ValueError where the sweep has no finished trial.
     """
     table = recorded.read(results)
     numbers = summary(table)
     lines, own = reference_lines(table, references), own_limits(table)
     panels = list(numbers.groupby(["task", "point"], sort=False))
     rows = max(len(part) for _, part in panels)
-    labels = LABEL_SIZE * 0.52 * max((len(str(name)) for name in lines.name), default=0) / 72
+    labels = LABEL_SIZE * 0.52 * max((len(_label(line)) for _, line in lines.iterrows()), default=0) / 72
     with style():
         figure = new(PAGE, 0.6 + len(panels) * (0.4 + labels + 0.28 * rows))
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
@@ -44,9 +47,15 @@ def draw(out: Path, *, results: str | Path = "runs/smoke", references: list[str]
             _panel(axis, part, *here)
             axis.set_title(" ".join(str(part) for part in key if part), loc="left", pad=18 + 72 * labels)
         axes[-1].set_xlabel("excess over the Bayes-optimal predictor (nats per token)")
+        handles = []
         if len(own):
-            handle = Line2D([], [], color=COLORS[1], marker="|", linestyle="none", markersize=8)
-            figure.legend([handle], ["best predictor from a model's receptive field"], loc="outside lower right")
+            label = "best predictor from a model's receptive field"
+            handles.append(Line2D([], [], color=COLORS[1], marker="|", linestyle="none", markersize=8, label=label))
+        if (lines.excess <= LEAST).any():
+            label = "off the axis: nearer to Bayes, with its excess"
+            handles.append(Line2D([], [], color=GREY, marker="<", linestyle="none", label=label))
+        if handles:
+            figure.legend(handles=handles, loc="outside lower right", ncols=len(handles))
         return save(figure, out, "excess", pd.concat([numbers, lines, own], ignore_index=True))
 
 
@@ -98,10 +107,12 @@ def _panel(axis: Axes, models: pd.DataFrame, lines: pd.DataFrame, own: pd.DataFr
     axis.set_xscale("log")
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
-    drawn = lines[lines.excess > 1e-6].sort_values("excess")
-    shown = [*models.excess, *drawn.excess, *own.excess]
+    drawn = lines.sort_values("excess")
+    inside = drawn.excess[drawn.excess > LEAST]
+    shown = [*models.excess, *inside, *own.excess]
     low, high = min(shown), max(shown)
-    low, high = max(low, 1e-6) / 1.6, high * 1.6
+    low, high = max(low, LEAST) / 1.6, high * 1.6
+    ends = drawn.excess.where(drawn.excess > LEAST, low).to_numpy()
     axis.set_xlim(low, high)
     axis.set_ylim(-0.6, len(models) - 0.4)
     error = 2 * models.error.to_numpy()
@@ -113,12 +124,15 @@ def _panel(axis: Axes, models: pd.DataFrame, lines: pd.DataFrame, own: pd.DataFr
     limits = own.set_index("name").excess.reindex(models.name).to_numpy(dtype=float)
     if np.isfinite(limits).any():
         axis.plot(limits, place, "|", color=COLORS[1], markersize=10)
-    spots = _spread(np.log(drawn.excess.to_numpy()), (np.log(high) - np.log(low)) * 0.026)
-    for (_, line), spot in zip(drawn.iterrows(), spots, strict=True):
-        axis.axvline(line.excess, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
+    spots = _spread(np.log(ends), (np.log(high) - np.log(low)) * 0.026)
+    for (_, line), end, spot in zip(drawn.iterrows(), ends, spots, strict=True):
+        if end == line.excess:
+            axis.axvline(end, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
+        else:
+            axis.plot(end, 1.0, "<", color=GREY, transform=axis.get_xaxis_transform(), clip_on=False)
         axis.annotate(
-            str(line["name"]).replace("_", " "),
-            xy=(line.excess, 1.0),
+            _label(line),
+            xy=(end, 1.0),
             xytext=(float(np.exp(spot)), 1.06),
             xycoords=("data", "axes fraction"),
             textcoords=("data", "axes fraction"),
@@ -130,6 +144,12 @@ def _panel(axis: Axes, models: pd.DataFrame, lines: pd.DataFrame, own: pd.DataFr
             arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0},
             annotation_clip=False,
         )
+
+
+def _label(line: pd.Series) -> str:
+    """The name of a reference line; that of one beyond the axis, which is named at its edge, with its excess."""
+    name = str(line["name"]).replace("_", " ")
+    return name if line.excess > LEAST else f"{name}: {max(0.0, round(line.excess, 12)):.0g}"
 
 
 def _spread(places: np.ndarray, least: float) -> np.ndarray:

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from figures import results as recorded
 from figures.style import COLORS, GREY, PAGE, new, save, style
@@ -19,12 +21,20 @@ DIALS: dict[str, Any] = {
     "architecture": None,
     "sequence": 0,
     "positions": 64,
-    "start": 0,
+    "start": None,
 }
 """`results`: a sweep's folder. `task`, `architecture`: names, None for all that have gates. `sequence`: which of the
-recorded test sequences. `start`, `positions`: the part of it that is drawn."""
+recorded test sequences. `positions`: how many of it are drawn. `start`: the first, None for the first scored one."""
 
 SHUT = "#f4f4f4"
+CHANGE: Any = {"color": "black", "linewidth": 1, "linestyle": (0, (3, 2))}
+LEGEND = [
+    Patch(facecolor=COLORS[0], label="the block fires (a colour each)"),
+    Patch(facecolor=SHUT, edgecolor=GREY, linewidth=0.5, label="it does not"),
+    Patch(facecolor="#808080", label="score, darker is higher"),
+    Line2D([], [], **CHANGE, label="the regime changes"),
+]
+CAPTION = "share that fires in this excerpt, in brackets over all test sequences; tokens below, bold where scored"
 
 
 def draw(
@@ -35,33 +45,39 @@ def draw(
     architecture: str | None = None,
     sequence: int = 0,
     positions: int = 64,
-    start: int = 0,
+    start: int | None = None,
 ) -> list[Path]:
     """Draws the first recorded seed of every model with gates; a coloured cell is a position where the block fires.
 
     Below the gates the score that block 0 compared with its threshold, darker where it is higher, and the tokens, bold
-    at scored positions where not all are scored; a broken line marks a change of regime. ValueError where
-    nothing recorded fits the dials.
+    at scored positions; a broken line marks a change of regime. Shares beside the blocks are those of the positions
+    drawn, beside them the model's over all test sequences. ValueError where nothing recorded fits the dials.
     """
+    if start is not None and start < 0:
+        raise ValueError(f"start: {start} is before the first position; nearest: 0")
+    if positions < 1:
+        raise ValueError(f"positions: {positions} leaves nothing to draw; nearest: 1")
     found = gated(results, task, architecture)
     heights, panels = [], []
     for _, row in found.iterrows():
         curves = recorded.curves(results, row["folder"])
         if not 0 <= sequence < len(curves["sample/tokens"]):
             raise ValueError(f"sequence: {sequence} is not recorded; there are {len(curves['sample/tokens'])}, from 0")
-        panel = window(curves, sequence, start, positions)
+        first = first_scored(curves["sample/scored"][sequence], positions) if start is None else start
+        panel = window(curves, sequence, first, positions)
         if panel.empty:
             raise ValueError(f"start: {start} is behind the last position, {curves['sample/tokens'].shape[1] - 1}")
-        panels.append((f"{row['task']}, {row['architecture']}", panel))
+        panels.append((f"{row['task']}, {row['architecture']}", panel, row))
         heights.append(len(blocks_of(panel)) + 2.2)
     with style():
-        figure = new(PAGE, 0.35 + 0.21 * sum(heights) + 0.3 * len(panels))
+        figure = new(PAGE, 0.85 + 0.21 * sum(heights) + 0.3 * len(panels))
         axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for axis, (title, panel) in zip(axes, panels, strict=True):
-            _panel(axis, panel)
+        for axis, (title, panel, row) in zip(axes, panels, strict=True):
+            _panel(axis, panel, row)
             axis.set_title(title, loc="left")
         axes[-1].set_xlabel("position")
-        named = [panel.assign(model=title, sequence=sequence) for title, panel in panels]
+        figure.legend(handles=LEGEND, loc="outside lower center", ncols=len(LEGEND), title=CAPTION, title_fontsize=7)
+        named = [panel.assign(model=title, sequence=sequence) for title, panel, _ in panels]
         return save(figure, out, "gate", pd.concat(named, ignore_index=True))
 
 
@@ -79,6 +95,12 @@ def gated(results: str | Path, task: str | None, architecture: str | None) -> pd
     if table.empty:
         raise ValueError(f"results: {results} has no trained model with gates")
     return table.drop_duplicates(["task", "architecture", "point"])
+
+
+def first_scored(scored: np.ndarray, positions: int) -> int:
+    """Where `positions` positions begin that show the first scored one of a sequence, and as many more as there are."""
+    first = int(np.flatnonzero(scored)[0]) if np.any(scored) else 0
+    return max(0, min(first, len(scored) - positions))
 
 
 def window(curves: dict[str, np.ndarray], sequence: int, start: int, positions: int) -> pd.DataFrame:
@@ -99,14 +121,16 @@ def blocks_of(panel: pd.DataFrame) -> list[str]:
     return sorted((name for name in panel.columns if name.endswith(".fire")), key=lambda name: int(name.split(".")[0]))
 
 
-def _panel(axis: Axes, panel: pd.DataFrame) -> None:
+def _panel(axis: Axes, panel: pd.DataFrame, row: pd.Series) -> None:
     fires = blocks_of(panel)
     left, right = panel.position.iloc[0] - 0.5, panel.position.iloc[-1] + 0.5
-    for row, name in enumerate(fires):
-        colours = ListedColormap([SHUT, COLORS[row % len(COLORS)]])
+    for place, name in enumerate(fires):
+        colours = ListedColormap([SHUT, COLORS[place % len(COLORS)]])
         cells = panel[[name]].to_numpy().T
-        axis.imshow(cells, cmap=colours, vmin=0, vmax=1, aspect="auto", extent=(left, right, row + 0.46, row - 0.46))
-    names, bottom = [f"block {name.split('.')[0]}  {100 * panel[name].mean():.0f}%" for name in fires], len(fires)
+        axis.imshow(
+            cells, cmap=colours, vmin=0, vmax=1, aspect="auto", extent=(left, right, place + 0.46, place - 0.46)
+        )
+    names, bottom = [_share(name.split(".")[0], panel[name].mean(), row) for name in fires], len(fires)
     if "0.score" in panel:
         cells = panel[["0.score"]].to_numpy().T
         axis.imshow(cells, cmap="Greys", aspect="auto", extent=(left, right, bottom + 0.46, bottom - 0.46))
@@ -118,12 +142,11 @@ def _panel(axis: Axes, panel: pd.DataFrame) -> None:
     axis.tick_params(axis="y", length=0)
     axis.spines[["left", "bottom"]].set_visible(False)
     regime = panel["regime"].to_numpy() if "regime" in panel else np.zeros(len(panel))
-    for place in np.flatnonzero(np.diff(regime)):
-        axis.axvline(panel.position.iloc[place + 1] - 0.5, color=COLORS[1], linewidth=1, linestyle=(0, (3, 2)))
-    partly = not panel.scored.astype(bool).all() and panel.scored.astype(bool).any()
-    size = min(7.0, 300 / len(panel))
+    for change in np.flatnonzero(np.diff(regime)):
+        axis.axvline(panel.position.iloc[change + 1] - 0.5, **CHANGE)
+    size = min(7.0, 265 / len(panel))
     for place, token, scored in panel[["position", "tokens", "scored"]].itertuples(index=False):
-        bold = partly and bool(scored)
+        bold = bool(scored)
         axis.text(
             place,
             bottom + 0.05,
@@ -134,3 +157,9 @@ def _panel(axis: Axes, panel: pd.DataFrame) -> None:
             color="black" if bold else GREY,
             weight="bold" if bold else "normal",
         )
+
+
+def _share(block: str, here: float, row: pd.Series) -> str:
+    """`block 0  41% (43%)`: the share of positions that fire, here and over all test sequences where it is recorded."""
+    overall = float(row.get(f"metric.gate.{block}.rate", np.nan))
+    return f"block {block}  {100 * here:.0f}%" + (f" ({100 * overall:.0f}%)" if np.isfinite(overall) else "")

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from figures import results as recorded
 from figures.gate import gated
@@ -15,6 +17,12 @@ from figures.style import COLORS, GREY, MARKERS, PAGE, new, save, style
 DIALS: dict[str, Any] = {"results": "runs/amor-smoke", "task": None, "longest": 48}
 """`results`: a sweep's folder. `task`: a name, None for all whose sequences have regimes. `longest`: tokens since the
 change that are drawn."""
+
+LEGEND = [
+    Line2D([], [], color=GREY, linewidth=0.8, linestyle=(0, (4, 2)), label="mean over all times since a change"),
+    Patch(facecolor=GREY, alpha=0.25, linewidth=0, label="two binomial standard errors"),
+    Line2D([], [], color=GREY, linewidth=0.6, label="first token of the new regime"),
+]
 
 
 def draw(
@@ -29,7 +37,7 @@ def draw(
     numbers = by_time(results, task, longest)
     panels = list(numbers.groupby(["task", "point", "architecture"], sort=False))
     with style():
-        figure = new(PAGE, 3.6)
+        figure = new(PAGE, 3.95)
         axes = figure.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row")
         for column, ((name, point, architecture), part) in enumerate(panels):
             for row, field in enumerate(("fire", "score")):
@@ -49,7 +57,8 @@ def draw(
             axes[1, column].set_xlabel("tokens since the regime changed")
         axes[0, 0].set_ylabel("share that fires")
         axes[1, 0].set_ylabel("score (normalised entropy)")
-        axes[0, 0].legend(loc="lower left")
+        blocks = axes[0, 0].get_legend_handles_labels()[0]
+        figure.legend(handles=[*blocks, *LEGEND], loc="outside lower center", ncols=3 if len(blocks) == 3 else 4)
         return save(figure, out, "gate_switch", numbers)
 
 

@@ -89,3 +89,13 @@ def test_the_best_of_a_receptive_field_belongs_to_its_architecture(tmp_path):
     (own,) = numbers[numbers.kind == "receptive field"].to_dict("records")
     assert (own["name"], own["excess"]) == ("gdn", pytest.approx(0.07))
     assert "receptive_field" not in set(numbers.name)
+
+
+def test_a_reference_nearer_to_bayes_than_the_axis_is_named_at_its_edge(tmp_path):
+    near = [{**row, "reference.window_64.excess": 3.2e-7, "reference.window_64.is_bound": False} for row in rows()]
+    near = [{**row, "reference.window_99.excess": -1e-18, "reference.window_99.is_bound": False} for row in near]
+    picture = draw(tmp_path / "out", results=record(tmp_path / "sweep", near))[1].read_text()
+    assert "window 64: 3e-07" in picture
+    assert "window 99: 0" in picture
+    assert "off the axis: nearer to Bayes, with its excess" in picture
+    assert "off the axis" not in draw(tmp_path / "out", results=record(tmp_path / "other", rows()))[1].read_text()

@@ -35,7 +35,7 @@ def sweep(tmp_path):
         row = {"task": task, "architecture": architecture, "folder": folder, "model_seed": seed, "point": ""}
         row |= {"status": "ok", "chosen": True, "excess": 0.1}
         if architecture == "amor":
-            row["metric.gate.rate"] = 0.3
+            row |= {"metric.gate.rate": 0.3, "metric.gate.0.rate": 0.3, "metric.gate.1.rate": 0.29}
             fields = {
                 f"gate.{k}.{part}": value for k in (0, 1) for part, value in (("fire", fire), ("score", fire * 0.5))
             }
@@ -59,6 +59,29 @@ def test_the_heat_map_has_every_position_of_one_sequence(sweep, tmp_path):
     assert list(first.regime) == [t // 10 % 2 for t in range(5, 25)]
 
 
+@pytest.mark.parametrize(("positions", "first"), [(20, 12), (28, 12), (35, 5), (64, 0)])
+def test_the_excerpt_begins_at_the_first_scored_position_by_default(sweep, tmp_path, positions, first):
+    numbers = pd.read_csv(gate.draw(tmp_path / "out", results=sweep, positions=positions)[2])
+    for _, panel in numbers.groupby("model"):
+        assert list(panel.position) == list(range(first, min(first + positions, LENGTH)))
+        assert list(panel.scored) == [t >= 12 for t in panel.position]
+
+
+def test_what_the_pictures_show_is_said_in_them(sweep, tmp_path):
+    said = gate.draw(tmp_path / "out", results=sweep, positions=20)[1].read_text()
+    assert "block 0  30% (30%)" in said  # of 12 to 31: 12, 20, 21, 22, 30, 31
+    assert "block 1  30% (29%)" in said
+    for words in ("in this excerpt, in brackets over all test sequences", "bold where scored", "the regime changes"):
+        assert words in said
+    said = gate_switch.draw(tmp_path / "out", results=sweep)[1].read_text()
+    for words in (
+        "mean over all times since a change",
+        "two binomial standard errors",
+        "first token of the new regime",
+    ):
+        assert words in said
+
+
 def test_the_curve_is_the_rate_by_time_since_the_change(sweep, tmp_path):
     paths = gate_switch.draw(tmp_path / "out", results=sweep)
     numbers = pd.read_csv(paths[2])
@@ -75,6 +98,8 @@ def test_the_curve_is_the_rate_by_time_since_the_change(sweep, tmp_path):
     ("module", "dials", "message"),
     [
         (gate, {"sequence": 4}, "sequence: 4 is not recorded; there are 4, from 0"),
+        (gate, {"start": -1}, "start: -1 is before the first position; nearest: 0"),
+        (gate, {"positions": 0}, "positions: 0 leaves nothing to draw; nearest: 1"),
         (gate, {"start": 40}, "start: 40 is behind the last position, 39"),
         (gate, {"architecture": "gdn"}, "architecture: 'gdn' has no recorded gates"),
         (gate_switch, {"task": "recall"}, "no model with gates on a task whose regime changes"),

@@ -106,6 +106,8 @@ def test_fractions_and_families(tmp_path):
     paths = attention_fraction.draw(tmp_path / "out", results=record(tmp_path / "sweep"))
     numbers = pd.read_csv(paths[2])
     mine = numbers[numbers.architecture == "oryx_tm"].set_index("variant")
+    assert mine.excess.to_numpy() == pytest.approx(mine.fraction)
+    assert "excess over Bayes (nats per token)" in paths[1].read_text()
     assert "layer" not in mine.index
     assert "switch_often" not in mine.index
     assert dict(mine.family) == {
@@ -117,9 +119,11 @@ def test_fractions_and_families(tmp_path):
         "query": "query and after",
     }
     assert mine.fraction.to_dict() == {name: FRACTIONS[name] for name in mine.index}
-    assert mine.accuracy.to_numpy() == pytest.approx(1.05 - mine.fraction / 2)
     last = mine[mine.family == "last tokens"]
     assert list(last.fraction) == sorted(last.fraction)
+    paths = attention_fraction.draw(tmp_path / "out", results=tmp_path / "sweep", score="accuracy")
+    mine = pd.read_csv(paths[2]).query("architecture == 'oryx_tm'")
+    assert mine.accuracy.to_numpy() == pytest.approx(1.05 - mine.fraction / 2)
 
 
 def test_two_drawings_are_the_same_bytes(tmp_path):
@@ -136,5 +140,5 @@ def test_what_cannot_be_drawn_is_one_line(tmp_path):
         groups(record(tmp_path / "sweep"), ["other"])
     with pytest.raises(ValueError, match="no variant with the schedule 'switch'"):
         switch.draw(tmp_path / "out", results=record(tmp_path / "single", variants=SINGLE))
-    with pytest.raises(ValueError, match="score: unknown 'acuracy'; known: accuracy, excess"):
+    with pytest.raises(ValueError, match="score: unknown 'acuracy'; known: excess, accuracy"):
         attention_fraction.draw(tmp_path / "out", results=tmp_path / "sweep", score="acuracy")
