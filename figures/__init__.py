@@ -20,5 +20,6 @@ FIGURES: dict[str, str] = {
     "two_timescale_error": "figures.two_timescale_error",
     "window_crossover": "figures.window_crossover",
 }
-"""Figures by name. A module has `draw(out: Path, **dials) -> list[Path]`, its defaults in `DIALS`, and a first
-docstring line that says what it shows; it writes `NAME.png`, `NAME.svg` and `NAME.csv` into `out`."""
+"""Figures by name. A module has `draw(out: Path, **dials) -> list[Path]`, its defaults in `DIALS`, a line on each dial
+in `ABOUT`, and a first docstring line that says what it shows; it writes `NAME.png`, `NAME.svg` and `NAME.csv` into
+`out`."""

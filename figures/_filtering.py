@@ -16,7 +16,12 @@ from filters.sampling import sample
 BURN_IN = 128
 """Predictions left out at the start of every stream, as in the book."""
 STREAMS: dict[str, Any] = {"sequences": 64, "length": 1024, "seed": 0}
-"""Dials of the Monte-Carlo streams: how many, their tokens (above the burn-in of 128), their seed."""
+"""Dials of the Monte-Carlo streams."""
+ABOUT_STREAMS = {
+    "sequences": "streams of the Monte Carlo",
+    "length": "tokens of each, above the burn-in of 128",
+    "seed": "of the streams",
+}
 
 
 class Streams:

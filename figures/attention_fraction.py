@@ -13,8 +13,11 @@ from figures.oryx_runs import Group, groups
 from figures.style import COLORS, GREY, MARKERS, PAGE, new, save, style
 
 DIALS: dict[str, Any] = {"results": "runs/oryx-smoke", "tasks": None, "score": "excess"}
-"""`results`: a sweep's folder. `tasks`: some of its tasks, None for all. `score`: `excess` (nats over Bayes) or
-`accuracy`."""
+ABOUT: dict[str, str] = {
+    "results": "a sweep's folder",
+    "tasks": "some of its tasks; null for all",
+    "score": "excess (nats over Bayes) or accuracy",
+}
 
 SCORES = {"excess": "excess over Bayes (nats per token)", "accuracy": "accuracy"}
 SPAN = 0.1

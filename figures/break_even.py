@@ -21,8 +21,14 @@ DIALS: dict[str, Any] = {
     "shortest": 256,
     "longest": 1048576,
 }
-"""`hidden`: units of the distilled router. `firing_rate`: the rate whose break-even is marked. `shortest`, `longest`:
-tokens of context on the axis. The defaults are the paper's model at 1.5B."""
+ABOUT: dict[str, str] = {
+    "vocab_size": "tokens of the head, which the entropy gate reads",
+    "d_model": "width of the model",
+    "hidden": "units of the distilled router",
+    "firing_rate": "the rate whose break-even is marked",
+    "shortest": "tokens of context where the axis begins",
+    "longest": "tokens of context where it ends; the defaults are the paper's model at 1.5B",
+}
 
 GATES = {"entropy": "native gate: the head once more", "router": "distilled router"}
 COUNTED = {"scores": "scores and values", "projections": "with query and output projections"}

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
 
-from figures._filtering import STREAMS, Streams, positive, whole
+from figures._filtering import ABOUT_STREAMS, STREAMS, Streams, positive, whole
 from figures.style import COLORS, PAGE, new, save, style
 from filters.hmm import book_instance, matched_rate
 
@@ -20,7 +20,13 @@ DIALS: dict[str, Any] = {
     "rates": [0.001, 0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 0.7, 1.0],
     **{**STREAMS, "length": 512},
 }
-"""`rates`: forgetting rates, 1 forgets everything at every token; the matched one is added."""
+ABOUT: dict[str, str] = {
+    "overlap": "how far the regimes differ: 0 not at all, 1 in every token",
+    "switch_rate": "chance that the regime changes at a token",
+    "widths": "tokens of the window",
+    "rates": "forgetting rates, 1 forgets everything at every token; the matched one is added",
+    **ABOUT_STREAMS,
+}
 
 FLOOR = 1e-6
 """The least excess that the colours tell from zero, nats."""

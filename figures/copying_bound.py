@@ -20,7 +20,14 @@ DIALS: dict[str, Any] = {
     "lengths": [4, 8, 16, 32, 64, 128, 256, 512],
     "results": None,
 }
-"""`bits` a coordinate; `states`: bits of the memories on the right; `results`: a sweep over `task.string` of `copy`."""
+ABOUT: dict[str, str] = {
+    "bits": "bits that a coordinate of the state holds",
+    "vocabulary": "symbols of the string",
+    "coordinates": "coordinates of the state",
+    "states": "bits of the memories on the right",
+    "lengths": "symbols to copy",
+    "results": "a sweep over task.string of copy, drawn beside; null for none",
+}
 
 
 def draw(

@@ -11,7 +11,11 @@ import pandas as pd
 from figures.style import COLORS, GREY, PAGE, new, save, style
 
 DIALS: dict[str, Any] = {"width": 1024, "window": 1024, "context": 65536}
-"""`width`: of the model; `window`: tokens that an attention block keeps; `context`: tokens of the full cache."""
+ABOUT: dict[str, str] = {
+    "width": "of the model",
+    "window": "tokens that an attention block keeps",
+    "context": "tokens of the full cache",
+}
 
 LINEUP = {
     "Griffin": (1, 3),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from figures._filtering import STREAMS, Streams, positive
+from figures._filtering import ABOUT_STREAMS, STREAMS, Streams, positive
 from figures.style import COLORS, GREY, MARKERS, PAGE, new, save, style
 from filters.hmm import book_instance, matched_rate
 
@@ -18,7 +18,12 @@ DIALS: dict[str, Any] = {
     "factors": [1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64],
     **STREAMS,
 }
-"""`factors`: the decay's switching rate over the true one; those above the largest rate, 3/4, are left out."""
+ABOUT: dict[str, str] = {
+    "overlap": "how far the regimes differ: 0 not at all, 1 in every token",
+    "switch_rates": "chances that the regime changes at a token",
+    "factors": "the decay's switching rate over the true one; those above the largest rate, 3/4, are left out",
+    **ABOUT_STREAMS,
+}
 
 
 def draw(

@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from figures.style import COLORS, GREY, PAGE, new, save, style
 
 DIALS: dict[str, Any] = {}
+ABOUT: dict[str, str] = {}
 
 GRANULARITIES = ("scalar", "vector", "block")
 TRIGGERS = ("position", "input", "output", "loss")

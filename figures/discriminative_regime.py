@@ -20,7 +20,14 @@ DIALS: dict[str, Any] = {
     "seeds": 8,
     "results": None,
 }
-"""`small`, `large`: slots, and dimensions of the keys; `vocabulary`: values; `results`: a sweep over `task.pairs`."""
+ABOUT: dict[str, str] = {
+    "small": "slots of the smaller memory, and dimensions of its keys",
+    "large": "the same of the larger one",
+    "loads": "pairs to hold",
+    "vocabulary": "values",
+    "seeds": "draws of the keys",
+    "results": "a sweep over task.pairs, drawn beside; null for none",
+}
 
 
 def draw(

@@ -15,7 +15,10 @@ from figures import results as recorded
 from figures.style import COLORS, GREY, PAGE, new, save, style
 
 DIALS: dict[str, Any] = {"results": "runs/smoke", "references": None}
-"""`results`: a sweep's folder. `references`: names of the reference lines, None for all that are no bound."""
+ABOUT: dict[str, str] = {
+    "results": "a sweep's folder",
+    "references": "names of the reference lines; null for all that are no bound",
+}
 
 
 OWN = "receptive_field"

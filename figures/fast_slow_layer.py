@@ -22,7 +22,16 @@ DIALS: dict[str, Any] = {
     "fast": -1.0,
     "horizon": 2.0,
 }
-"""The scalar system `x' = a x + b y`, `eps y' = c x + d y`, d < 0, started from `slow`, `fast`."""
+ABOUT: dict[str, str] = {
+    "epsilons": "timescale ratios of x' = a x + b y, eps y' = c x + d y",
+    "a": "of the slow variable on itself",
+    "b": "of the fast one on the slow",
+    "c": "of the slow one on the fast",
+    "d": "of the fast variable on itself, below 0",
+    "slow": "where x starts",
+    "fast": "where y starts",
+    "horizon": "time that is drawn",
+}
 
 
 def draw(

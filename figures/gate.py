@@ -23,8 +23,14 @@ DIALS: dict[str, Any] = {
     "positions": 64,
     "start": None,
 }
-"""`results`: a sweep's folder. `task`, `architecture`: names, None for all that have gates. `sequence`: which of the
-recorded test sequences. `positions`: how many of it are drawn. `start`: the first, None for the first scored one."""
+ABOUT: dict[str, str] = {
+    "results": "a sweep's folder",
+    "task": "a name; null for all that have gates",
+    "architecture": "a name; null for all that have gates",
+    "sequence": "which of the recorded test sequences",
+    "positions": "how many of it are drawn",
+    "start": "the first of them; null for the first scored one",
+}
 
 SHUT = "#f4f4f4"
 CHANGE: Any = {"color": "black", "linewidth": 1, "linestyle": (0, (3, 2))}

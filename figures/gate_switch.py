@@ -15,8 +15,11 @@ from figures.gate import gated
 from figures.style import COLORS, GREY, MARKERS, PAGE, new, save, style
 
 DIALS: dict[str, Any] = {"results": "runs/amor-smoke", "task": None, "longest": 48}
-"""`results`: a sweep's folder. `task`: a name, None for all whose sequences have regimes. `longest`: tokens since the
-change that are drawn."""
+ABOUT: dict[str, str] = {
+    "results": "a sweep's folder",
+    "task": "a name; null for all whose sequences have regimes",
+    "longest": "tokens since the change that are drawn",
+}
 
 LEGEND = [
     Line2D([], [], color=GREY, linewidth=0.8, linestyle=(0, (4, 2)), label="mean over all times since a change"),

@@ -14,8 +14,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from figures.style import COLORS, GREY, MARKERS, PAGE, new, save, style
 
 DIALS: dict[str, Any] = {"results": "runs/bench/inference.json", "scale": "1.5B", "batch": 1, "gate": "dial"}
-"""`results`: what `fastslow bench inference` wrote. `scale` and `batch`: which of its rows. `gate`: `dial` or `own`,
-AMOR's rows at the firing rates that were set, or where its gates fire by themselves."""
+ABOUT: dict[str, str] = {
+    "results": "what `fastslow bench inference` wrote",
+    "scale": "which of its models: 180M, 440M or 1.5B",
+    "batch": "which of its batch sizes",
+    "gate": "AMOR's rows: dial, at the firing rates that were set, or own, where its gates fire by themselves",
+}
 SCHEMA = "1"
 
 PANELS = {

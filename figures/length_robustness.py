@@ -20,7 +20,14 @@ DIALS: dict[str, Any] = {
     "seeds": 8,
     "results": None,
 }
-"""`dimension`: of the keys, also the number of values; `decays`: per token; `results`: a sweep with labelled gaps."""
+ABOUT: dict[str, str] = {
+    "decays": "of a linear memory, per token",
+    "separations": "tokens between a pair and its query",
+    "targets": "pairs that are asked for",
+    "dimension": "of the keys, also the number of values",
+    "seeds": "draws of the keys",
+    "results": "a sweep with labelled gaps, drawn beside; null for none",
+}
 
 
 def draw(

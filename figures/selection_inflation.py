@@ -13,7 +13,12 @@ from figures import _trained as trained
 from figures.style import COLORS, COLUMN, GREY, new, save, style
 
 DIALS: dict[str, Any] = {"counts": [1, 2, 4, 8, 16, 32, 64, 128], "draws": 4000, "seed": 0, "results": None}
-"""`counts`: runs chosen from; `draws`: repetitions of the simulation; `results`: a sweep with several seeds."""
+ABOUT: dict[str, str] = {
+    "counts": "runs chosen from",
+    "draws": "repetitions of the simulation",
+    "seed": "of the simulation",
+    "results": "a sweep with several seeds, drawn beside; null for none",
+}
 
 
 def draw(

@@ -14,9 +14,12 @@ from figures.oryx_runs import Group, groups, places
 from figures.style import COLORS, GREY, PAGE, new, save, style
 
 DIALS: dict[str, Any] = {"results": "runs/oryx-smoke", "task": None, "variants": None, "smooth": 3}
-"""`results`: a sweep's folder. `task`: a task of it, None for the first with Oryx trials. `variants`: some of those
-with the schedule `switch`, None for those called `switch...`, or all if none is. `smooth`: positions that a point is
-the mean of, never across a switch."""
+ABOUT: dict[str, str] = {
+    "results": "a sweep's folder",
+    "task": "a task of it; null for the first with Oryx trials",
+    "variants": "some with the schedule switch; null for those called switch..., or all if none is",
+    "smooth": "positions that a point is the mean of, never across a switch",
+}
 
 ATTENTION, LINEAR, SWITCHED = COLORS[0], COLORS[1], COLORS[6]
 

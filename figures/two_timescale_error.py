@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from figures._filtering import STREAMS, excesses, positive
+from figures._filtering import ABOUT_STREAMS, STREAMS, excesses, positive
 from figures.style import COLORS, GREY, MARKERS, PAGE, new, save, style
 from filters.hmm import matched_rate
 
@@ -17,7 +17,12 @@ DIALS: dict[str, Any] = {
     "decay_switch_rate": 0.05,
     **STREAMS,
 }
-"""`decay_switch_rate`: the switching rate to which the fixed decay is matched."""
+ABOUT: dict[str, str] = {
+    "overlap": "how far the regimes differ: 0 not at all, 1 in every token",
+    "switch_rates": "chances that the regime changes at a token",
+    "decay_switch_rate": "the switching rate to which the fixed decay is matched",
+    **ABOUT_STREAMS,
+}
 
 
 def draw(

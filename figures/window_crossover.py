@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from figures._filtering import STREAMS, excesses, positive, whole
+from figures._filtering import ABOUT_STREAMS, STREAMS, excesses, positive, whole
 from figures.style import COLORS, GREY, MARKERS, PAGE, new, save, style
 from filters.diagnostics import measured_identification_time
 from filters.hmm import book_instance
@@ -18,6 +18,12 @@ DIALS: dict[str, Any] = {
     "overlaps": [1.0, 0.4, 0.2],
     "widths": [2, 4, 8, 16, 32, 64, 128, 256],
     **STREAMS,
+}
+ABOUT: dict[str, str] = {
+    "switch_rate": "chance that the regime changes at a token",
+    "overlaps": "how far the regimes differ: 0 not at all, 1 in every token",
+    "widths": "tokens of the window",
+    **ABOUT_STREAMS,
 }
 
 

@@ -210,9 +210,11 @@ def report(
 def figures(
     name: Annotated[str, typer.Argument(help="A figure; all of them if left out.")] = "",
     out: Out = Path("runs/figures"),
-    set_: Annotated[list[str], typer.Option("--set", metavar="DIAL=VALUE", help="A dial of the figure.")] = [],  # noqa: B006
+    set_: Annotated[
+        list[str], typer.Option("--set", metavar="DIAL=VALUE", help="A dial of the figure, as ls figures lists them.")
+    ] = [],  # noqa: B006
 ) -> None:
-    """Draw figures, from code or from recorded results, as PNG and SVG."""
+    """Draw figures, from code or from recorded results, as PNG and SVG. `fastslow ls figures` lists their dials."""
     from probes.cli_figures import draw
 
     draw(name, out=out, sets=set_)

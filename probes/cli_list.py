@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,34 @@ GROUPS = ("tasks", "architectures", "suites", "figures")
 
 
 def show(what: str, config: Path | None) -> None:
-    """Prints one group, or all."""
+    """Prints one group, or all. Of figures alone also the dials, for which their modules are imported."""
     if what and what not in GROUPS:
         raise CatalogueError(f"ls {what}: no such list{nearest(what, GROUPS)}")
     catalogue = load_catalogue(config)
     for group in (what,) if what else GROUPS:
         columns, rows, right, note = LISTS[group](catalogue)
         show_table(table(columns, rows, right=right), f"{group} ({note})" if note else group)
+    if what == "figures":
+        _show_dials()
+
+
+def _show_dials() -> None:
+    """Prints each figure's dials: name, default and meaning."""
+    import figures
+
+    rows = []
+    for name, module in figures.FIGURES.items():
+        loaded = import_module(module)
+        for index, (dial, default) in enumerate(loaded.DIALS.items()):
+            rows.append([name if index == 0 else "", dial, _default(default), loaded.ABOUT[dial]])
+    title = "dials of the figures (--set DIAL=VALUE)"
+    show_table(table(["figure", "dial", "default", "meaning"], rows), title)
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_default, value))}]"
+    return f"{value:g}" if isinstance(value, float) else "null" if value is None else str(value)
 
 
 def show_scale(what: str, scale: str) -> None:
@@ -103,7 +125,7 @@ def _figures(catalogue: Catalogue) -> Listing:
     import figures
 
     rows = [[name, summary(module)] for name, module in getattr(figures, "FIGURES", {}).items()]
-    return ["name", "description"], rows, [], ""
+    return ["name", "description"], rows, [], "their dials: fastslow ls figures"
 
 
 def summary(module: str) -> str:

@@ -46,6 +46,27 @@ def test_dials_are_the_keyword_arguments_with_their_defaults(module: str, functi
         assert dial.default is None or dial.default == loaded.DIALS[dial.name]
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_dial_of_a_figure_has_its_line(name: str) -> None:
+    loaded = importlib.import_module(FIGURES[name])
+    assert list(loaded.ABOUT) == list(loaded.DIALS)
+    assert all(text and len(text) <= 100 for text in loaded.ABOUT.values())
+
+
+def test_the_dials_of_figures_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probes.cli_common.console.width", 200)
+    with pytest.raises(SystemExit, match="0"):
+        main(["ls", "figures"])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "attention_fraction results runs/oryx-smoke a sweep's folder" in lines
+    assert "score excess excess (nats over Bayes) or accuracy" in lines
+    assert "start null the first of them; null for the first scored one" in lines
+    assert "bits [2, 8, 16, 32] bits that a coordinate of the state holds" in " ".join(lines)
+    with pytest.raises(SystemExit, match="0"):
+        main(["figures", "--help"])
+    assert "fastslow ls figures" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "fake_figure.py").write_text(FAKE)
