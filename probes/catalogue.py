@@ -45,7 +45,8 @@ class Catalogue:
     def make_task(self, name: str, sets: Mapping[str, Any] | None = None) -> Task:
         """The task of an entry, of a kind with its defaults, or of a plug-in (`task:package.module:Name`).
 
-        Raises `CatalogueError` for an unknown name or dial and `TaskError` for dials that no sequence can satisfy.
+        Raises `CatalogueError` for an unknown name or dial, or a plug-in that is no task (`probes.task_check`), and
+        `TaskError` for dials that no sequence can satisfy.
         """
         from probes.task import Task, TaskError
 
@@ -69,7 +70,13 @@ class Catalogue:
             if parameter.kind in _BY_NAME and parameter.default is parameter.empty and parameter.name not in settings:
                 raise CatalogueError(f"{self._where('tasks', name)}: dial {parameter.name!r} of {kind!r} must be given")
         try:
-            return made(**settings)
+            if not kind.startswith("task:"):
+                return made(**settings)
+            from probes.task_check import make_checked
+
+            return make_checked(made, settings)
+        except PluginError as error:
+            raise CatalogueError(f"{self._where('tasks', name, 'kind')}: {error}") from error
         except TaskError as error:
             for key in entry:
                 if key not in (sets or {}) and _names(str(error), key):

@@ -118,10 +118,12 @@ def show_comparison(name: str, sizes: str, sets: list[str], *, config: Path | No
 
 
 def score(task: Task, sequences: int, seed: int) -> dict[str, Sums]:
-    """Sums of every reference of the task on `sequences` test sequences of a data seed."""
-    from probes.scoring import EvaluationSet
+    """Sums of every reference of the task on `sequences` test sequences of a data seed. Raises `BeatenBayes`."""
+    from probes.scoring import EvaluationSet, refuse_beaten
 
-    return EvaluationSet(task, seed, "test", sequences).score()
+    scores = EvaluationSet(task, seed, "test", sequences).score()
+    refuse_beaten(task, scores)
+    return scores
 
 
 def read_axis(text: str) -> tuple[str, list[Any]]:

@@ -34,6 +34,7 @@ _LAZY_ERRORS = (
     ("probes.controls_check", "ControlError"),
     ("probes.executor", "WorkerDied"),
     ("probes.results", "CorruptRecord"),
+    ("probes.scoring", "BeatenBayes"),
     ("probes.splits_check", "SplitOverlap"),
     ("probes.sweep", "SweepError"),
     ("probes.task", "TaskError"),

@@ -13,7 +13,7 @@ Both estimate the same expectation unless q has seen the target: then `kl` grows
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ def ratio(total: np.ndarray, count: np.ndarray) -> Estimate:
     if counted == 0:
         return Estimate(math.nan, math.nan)
     mean = float(total.sum() / counted)
-    if len(total) < 2:
+    if len(total) < 2 or not math.isfinite(mean):
         return Estimate(mean, math.nan)
     residual = total - mean * count
     se = math.sqrt(float((residual**2).sum()) / (len(total) * (len(total) - 1))) / float(count.mean())
@@ -91,6 +91,37 @@ class Sums:
     def agreement(self) -> Estimate | None:
         """`sampled - kl`: zero in expectation unless the predictor has seen the target. None without `kl`."""
         return None if self.kl is None else ratio(self.sampled - self.kl, self.count)
+
+
+CERTAINTY = 1e-6
+"""How improbable the test sequences must be, were `bayes` exact, for a task to be refused."""
+
+
+class BeatenBayes(ValueError):
+    """A reference predicts better than `bayes`, by more than chance allows: one of the two is wrong. One line."""
+
+
+def refuse_beaten(task: Task, scores: Mapping[str, Sums]) -> None:
+    """Raises `BeatenBayes` where `bayes` rules out a target that occurs, or a restricted reference beats it.
+
+    If p is exact, E[q_t / p_t] = 1 at every scored position t for any predictor q of the same tokens. By Jensen's
+    inequality E[exp(m)] <= 1 for the mean m of log q_t - log p_t over a sequence, and by Markov's, over independent
+    sequences, P(sum_i m_i >= log 1/CERTAINTY) <= CERTAINTY: however heavy the tails. Bounds are no predictors.
+    """
+    bayes = scores["bayes"]
+    scored = bayes.count > 0
+    if not np.isfinite(bayes.nll).all():
+        raise BeatenBayes(f"{task.name}: bayes gives probability 0 to a target that occurs, so it is not exact")
+    for name, sums in scores.items():
+        if sums.correct is None or not scored.any():
+            continue
+        gain = -(sums.sampled[scored] / bayes.count[scored])
+        if gain.sum() >= -math.log(CERTAINTY):
+            gap = -ratio(sums.sampled, sums.count).mean
+            raise BeatenBayes(
+                f"{task.name}: {name} beats bayes by {gap:.3g} nats: bayes is not the exact predictor of these "
+                f"sequences, or {name} sees what a predictor cannot"
+            )
 
 
 def paired(first: Sums, second: Sums) -> Estimate:
