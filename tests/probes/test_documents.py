@@ -91,6 +91,13 @@ def test_commands_run(document: str, folder: Path, monkeypatch: pytest.MonkeyPat
         assert {path.name for path in (folder / "runs" / "smoke").iterdir()} >= {"results.parquet", "trials"}
 
 
+@pytest.mark.parametrize("dial", ["vocab=4", "vocab=11", "length=5"])
+def test_the_tasks_example_follows_its_own_dials(folder: Path, dial: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bayes", "task:my_tasks.py:Repeat", "--set", f"task.{dial}", "--sequences", "4"])
+    assert ended.value.code == 0
+
+
 def test_every_other_command_is_a_target_of_the_makefile() -> None:
     others = [words for document in ("README.md", "CONTRIBUTING.md") for words in commands(document)]
     others = [words for words in others if words[0] != "fastslow"]
