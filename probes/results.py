@@ -79,7 +79,7 @@ PATTERNS: dict[str, str] = {
     "metric.KEY is what it reported of itself",
     "evaluation.NAME.FIELD": "the model on another task of `Task.evaluations`: as variant, and margin over its Bayes",
     "readout.BELIEF.layer_I.FIELD": "a linear probe of layer I (0: the embedding; the last: after the final norm) for "
-    "the exact belief: kl in nats, explained = 1 - kl / that of the mean belief",
+    "the exact belief: kl in nats, explained = 1 - kl / that of the mean belief, explained_se over test sequences",
     "regime.FIELD": "recall tasks: load (pairs or tokens to hold), slots (how many the decoding state's bits could "
     "hold), inside (the load is larger, so that the size of the state limits recall)",
     "robustness.AXIS.FIELD": "recall tasks, over gap (from the slice gap_octave) or length (from length_xN): L90, the "

@@ -33,7 +33,7 @@ from probes.fields import FieldRecorder
 from probes.files import whole_file, whole_folder
 from probes.messages import nearest
 from probes.plugins import source_digests
-from probes.readouts import layer_readouts
+from probes.readouts import SCORES, layer_readouts
 from probes.recall_report import regime_columns, robustness_columns
 from probes.results import SCHEMA_VERSION, read_json, read_row, write_json
 from probes.row import curves_of, model_columns, reference_columns
@@ -472,7 +472,7 @@ class Runner:
                 control=lambda batch: make_control(trial.evaluate.control, batch, self.task, generator, model),
             ):
                 prefix = f"readout.{readout.belief}.layer_{readout.layer}"
-                row.update({f"{prefix}.kl": readout.kl, f"{prefix}.explained": readout.explained})
+                row.update({f"{prefix}.{field}": getattr(readout, field) for field in SCORES})
         for name, task in self.task.evaluations().items():
             size = trial.evaluate.batch_size
             count = trial.evaluate.test_sequences

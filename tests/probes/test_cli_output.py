@@ -227,6 +227,19 @@ def test_the_spread_over_seeds_is_a_table_of_its_own(printed: io.StringIO) -> No
     assert lines[place + 1] == ["gdn", "3", "0.2000", "0.1000", "0.0577"]
 
 
+def test_probes_are_printed_for_trials_that_have_them(printed: io.StringIO) -> None:
+    scores = {"kl": 0.5, "explained": 0.25, "explained_se": 0.0123}
+    probed = {f"readout.regime.layer_{layer}.{name}": value for layer in range(11) for name, value in scores.items()}
+    cli_report.print_rows(pd.DataFrame([row("ema"), row("gdn") | probed]))
+    text = printed.getvalue()
+    assert "linear probes for the regime" in text
+    tail = [line.split() for line in text[text.index("linear probes") :].splitlines()]
+    lines = [line for line in tail if "gdn" in line]
+    assert [line[2] for line in lines] == ["embedding", *map(str, range(1, 10)), "final"]
+    assert lines[1] == ["gdn", "0", "1", "0.5000", "0.2500", "±", "0.0123"]
+    assert not any("ema" in line for line in tail)
+
+
 def test_modes_are_printed_for_trials_that_have_them(printed: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {"architecture": "oryx_tm", "model_seed": 0}
     for name, fraction, excess in (("attention", 1.0, 0.25), ("linear", 0.0, 0.5), ("mixed", 0.25, 0.375)):

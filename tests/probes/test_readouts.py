@@ -1,5 +1,6 @@
 """Probes of layers on models whose layers are known."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -44,7 +45,20 @@ def test_the_layer_that_holds_the_posterior_is_found(found):
     assert len(found) == 3
     assert by_layer[1].kl < 1e-3
     assert by_layer[1].explained > 0.99
+    assert 0 <= by_layer[1].explained_se < by_layer[0].explained_se < 0.05
     assert abs(by_layer[2].explained) < 0.02
+
+
+def test_positions_of_one_sequence_are_no_independent_samples():
+    """The error is that of the ratio of sums by sequence, from the values of one sequence at a time."""
+    task = create("two_timescale", TASK)
+    fit, test = (evaluation_blocks(task, 0, split, 300) for split in ("validation", "test"))
+    (first, *_) = layer_readouts(Known(task), task, fit, test, positions=200)
+    assert first.explained_se > 0
+    (alone, *_) = layer_readouts(Known(task), task, fit, [test[0].rows(0, 1)], positions=200)
+    assert math.isnan(alone.explained_se)
+    (many, *_) = layer_readouts(Known(task), task, fit, test, positions=200 * 20)
+    assert 3 < first.explained_se / many.explained_se < 7
 
 
 def test_the_embedding_tells_what_the_token_tells(found):
