@@ -32,17 +32,17 @@ def runtime_options(device: str, precision: str | None, kernels: str) -> dict[st
     return {"device": device, "precision": precision, "kernels": kernels}
 
 
-def check_models(specs: Iterable[Mapping[str, Any]], kernels: str) -> None:
+def check_models(specs: Iterable[Mapping[str, Any]], kernels: str, device: str) -> None:
     """Builds once each model that has parts from outside, so that what cannot be built is said before anything runs.
 
-    Raises `SpecError`, also for kernels that no operation has.
+    Raises `SpecError`, also for kernels that no operation has, or that cannot run on the device.
     """
     import torch
 
     from architectures import build
     from architectures.kernels import check
 
-    check(kernels)
+    check(kernels, torch.device(device).type)
     with torch.random.fork_rng():
         for text in dict.fromkeys(json.dumps(spec, sort_keys=True) for spec in specs):
             if any(f'"{prefix}' in text for prefix in MODEL_PREFIXES):
@@ -67,7 +67,7 @@ def run_trial(
     catalogue = load_catalogue(config)
     made = catalogue.make_task(task, given.get("task"))
     spec = catalogue.make_spec(architecture, given.get("arch"), vocab_size=made.vocab_size, head=made.head)
-    check_models([spec], runtime["kernels"])
+    check_models([spec], runtime["kernels"], runtime["device"])
     with Bar(console, trials=1, finished=0, steps=Training(**given.get("train", {})).steps) as bar:
         result = run(
             task, architecture, out=out, seed=seed, config=config, sets=given, mix=mix, listener=bar, **runtime
@@ -104,7 +104,8 @@ def run_sweep(
         raise CatalogueError(catalogue.blame(suite, error)) from None
     trials = sum(len(group.search) + len(group.seeds) for group in groups)
     jobs = [job for group in groups for job in [*group.search, *group.rest]]
-    check_models((job.trial.architecture for job in jobs), runtime["kernels"])
+    device = runtime.get("devices", [runtime["device"]])[0]
+    check_models((job.trial.architecture for job in jobs), runtime["kernels"], device)
     folders = {out / suite / "trials" / folder_name(job.trial, job.labels) for job in jobs}
     recorded = [read_row(folder) for folder in sorted(folders) if (folder / "result.json").exists()]
     finished = sum(row["status"] != "failed" for row in recorded)

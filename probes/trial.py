@@ -25,6 +25,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from architectures import Output, build
+from architectures.kernels import check as check_kernels
 from probes import environment
 from probes.config import Trial
 from probes.controls import make_control
@@ -72,7 +73,11 @@ class Runtime:
 
     @staticmethod
     def on(device: str, precision: str | None, kernels: str) -> Runtime:
-        """On a device, in its own precision where none is given: bf16 on a GPU, float32 on a CPU."""
+        """On a device, in its own precision where none is given: bf16 on a GPU, float32 on a CPU.
+
+        Raises `SpecError` for kernels that there are not, or that cannot run on the device.
+        """
+        check_kernels(kernels, torch.device(device).type)
         return Runtime(device, precision or ("bf16" if device.startswith("cuda") else "float32"), kernels)
 
     def describe(self) -> dict[str, Any]:

@@ -92,12 +92,16 @@ def withdraw(operation: str, backend: str) -> None:
     _refused.pop((operation, backend), None)
 
 
-def check(kernels: Kernels) -> None:
-    """Raises `SpecError` if `kernels` names an operation or a backend that no table has."""
+def check(kernels: Kernels, device: str | None = None) -> None:
+    """Raises `SpecError` if `kernels` names an operation or a backend that no table has, or, where the type of a device
+    is given (`cpu`, `cuda`), one that cannot run there."""
     everywhere = {"auto"}.union(*OPERATIONS.values())
     if isinstance(kernels, str):
         if kernels not in everywhere:
             raise unknown("kernels", kernels, everywhere)
+        if device is not None and kernels != "auto":
+            named = next(backends[kernels] for backends in OPERATIONS.values() if kernels in backends)
+            _check_here("kernels", kernels, named, device)
         return
     if not isinstance(kernels, Mapping):
         raise SpecError(f"kernels: expected a name or `operation: backend`, not {kernels!r}; nearest: 'auto'")
@@ -106,6 +110,15 @@ def check(kernels: Kernels) -> None:
             raise unknown("kernels", operation, OPERATIONS)
         if backend not in {"auto", *OPERATIONS[operation]}:
             raise unknown(f"kernels.{operation}", backend, {"auto", *OPERATIONS[operation]})
+        if device is not None and backend != "auto":
+            _check_here(f"kernels.{operation}", backend, OPERATIONS[operation][backend], device)
+
+
+def _check_here(key: str, name: str, backend: Backend, device: str) -> None:
+    if backend.cuda and device != "cuda":
+        raise SpecError(f"{key}: {name!r} needs a CUDA device, this is {device!r}; nearest: 'chunked'")
+    if not installed(backend):
+        raise SpecError(f"{key}: {name!r} needs the package {backend.package!r}; nearest: 'chunked'")
 
 
 def told(operation: str, kernels: Kernels) -> str | None:
@@ -139,12 +152,7 @@ def choose(operation: str, kernels: Kernels, device: str, dtype: torch.dtype = t
     name = told(operation, kernels)
     if name is not None:
         backend = backends[name]
-        if backend.cuda and device != "cuda":
-            raise SpecError(
-                f"kernels.{operation}: {name!r} needs a CUDA device, this is {device!r}; nearest: 'chunked'"
-            )
-        if not installed(backend):
-            raise SpecError(f"kernels.{operation}: {name!r} needs the package {backend.package!r}; nearest: 'chunked'")
+        _check_here(f"kernels.{operation}", name, backend, device)
         if backend.half_only and dtype not in HALF:
             raise SpecError(f"kernels.{operation}: {name!r} runs in half precision, not {dtype}; nearest: 'chunked'")
         if (operation, name) in _refused:

@@ -156,6 +156,10 @@ MISTAKES = [
     (["run", "two_timescale", "mixer:mixers.py:Broken"], "does not take d_model=64 and {}"),
     (["run", "two_timescale", "model:absent:M"], "'model:absent:M' cannot be imported"),
     (["run", "two_timescale", "gdn", "--kernels", "fst"], "kernels: unknown 'fst'; nearest"),
+    *[
+        ([*words, "--kernels", "fla"], "kernels: 'fla' needs a CUDA device, this is 'cpu'; nearest: 'chunked'")
+        for words in (["run", "two_timescale", "gdn"], ["run", "two_timescale", "attention"], ["sweep", "smoke"])
+    ],
     (["sweep", "plugged", "--config", "dials.yaml"], "'mixers.py' has no 'Averge'"),
     *[
         ([*words, "--out", ""], "Invalid value for '--out': '' names no folder; nearest is 'runs'")

@@ -215,6 +215,14 @@ def test_unknown_sections_are_refused_from_python(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_kernels_that_cannot_run_are_refused_from_python(tmp_path):
+    with pytest.raises(ValueError, match="kernels: 'fla' needs a CUDA device, this is 'cpu'; nearest: 'chunked'"):
+        probes.run("two_timescale", "attention", out=tmp_path, kernels="fla")
+    with pytest.raises(ValueError, match="kernels: unknown 'nope'"):
+        sweep.run(tiny_suite(), out=tmp_path, kernels="nope")
+    assert not list(tmp_path.iterdir())
+
+
 def test_single_runs_are_loaded_from_their_folder(tmp_path):
     result = run_tiny(tmp_path)
     assert probes.load(tmp_path).table["trial"].tolist() == [result.row["trial"]]
