@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from probes.catalogue import CatalogueError, load_catalogue, parse_sets
-from probes.cli_common import number, show_table, table
+from probes.cli_common import number, places, show_table, table
 from probes.settings import nest
 from probes.strict_yaml import YamlError, load_value
 
@@ -53,16 +53,21 @@ def show_sweep(name: str, axis: str, sets: list[str], *, sequences: int, seed: i
         dials = nest({**{f"task.{dial}": setting for dial, setting in given.items()}, key: value}, "--sweep ")["task"]
         tasks.append(catalogue.make_task(name, dials))
         found.append(score(tasks[-1], sequences, seed))
-    rows = [["bayes, nats per token", *(number(_nats(scores["bayes"]).mean) for scores in found)]]
-    rows[0].append(number(max(_nats(scores["bayes"]).se for scores in found)))
+    rows = [_estimates("bayes, nats per token", [_nats(scores["bayes"]) for scores in found])]
     for reference in dict.fromkeys(reference for scores in found for reference in scores if reference != "bayes"):
         excess = [scores[reference].excess() if reference in scores else None for scores in found]
         label = _label(reference, next(scores[reference] for scores in found if reference in scores))
-        means = [number(None if one is None else one.mean) for one in excess]
-        rows.append([label, *means, number(max(one.se for one in excess if one is not None))])
+        rows.append(_estimates(label, excess))
     rows.extend(_timescales(tasks, seed))
     columns = [key, *map(_value, values), "largest s.e."]
     show_table(table(columns, rows, right=columns[1:]), f"{name}: nats over bayes; {_title(sequences, seed)}")
+
+
+def _estimates(label: str, values: Sequence[Estimate | None]) -> list[str]:
+    """The means and the largest standard error, with as many digits as show two of that."""
+    largest = max(one.se for one in values if one is not None)
+    digits = places(largest)
+    return [label, *(number(one and one.mean, digits=digits) for one in values), number(largest, digits=digits)]
 
 
 def show_all(*, sequences: int, seed: int, config: Path | None) -> None:
