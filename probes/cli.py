@@ -14,7 +14,7 @@ import typer
 
 from probes.cli_common import import_user_errors, one_line
 from probes.cli_usage import between, describe_usage
-from probes.interrupts import none_lost
+from probes.interrupts import Ending, none_lost, terminable
 from probes.plugins import append_to_path
 from probes.settings import CatalogueError
 
@@ -44,13 +44,16 @@ Mix = Annotated[bool, typer.Option("--mix", help="Accept trials recorded under a
 def _folder(given: str | Path) -> Path:
     if not str(given).strip():
         raise typer.BadParameter(f"{given!r} names no folder; nearest is 'runs'")
+    place = next((part for part in (Path(given), *Path(given).parents) if part.exists()), Path())
+    if not place.is_dir():
+        raise typer.BadParameter(f"{str(place)!r} is a file, not a folder; nearest is 'runs'")
     return Path(given)
 
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", parser=_folder, help="Folder for results.")]
 
-INTERRUPTED = 130
-"""The exit code of an interrupted command, as a shell has it."""
+INTERRUPTED, TERMINATED = 130, 143
+"""The exit codes of a command that SIGINT or SIGTERM ended, as a shell has them."""
 
 
 def _version(wanted: bool) -> None:
@@ -234,12 +237,12 @@ def bench(
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command and exits: 0, 1 for what a user can put right (one line on stderr), 2 for wrong usage, 130 for
-    an interrupt. `FASTSLOW_TRACEBACK=1` shows where an error came from."""
+    an interrupt, 143 for SIGTERM. `FASTSLOW_TRACEBACK=1` shows where an error came from."""
     append_to_path(Path.cwd())
     own = arguments is None  # the process is this command's
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        with none_lost():
+        with none_lost(), terminable() as ending:
             code = app(args=arguments or ["--help"], prog_name="fastslow", standalone_mode=False)
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -256,25 +259,28 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         code = INTERRUPTED
     if code == INTERRUPTED and own:
-        _end_at_once(_interrupted(arguments))
+        _end_at_once(*_interrupted(arguments, ending))
     if code == INTERRUPTED:
-        _fail(_interrupted(arguments), INTERRUPTED)
+        _fail(*_interrupted(arguments, ending))
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _interrupted(arguments: list[str]) -> str:
+def _interrupted(arguments: list[str], ending: Ending) -> tuple[str, int]:
+    """What is said, and the exit code."""
+    what, code = ("terminated", TERMINATED) if ending.terminated else ("interrupted", INTERRUPTED)
     resumes = arguments[:1] in (["run"], ["sweep"])
-    return "interrupted; the same command goes on where it stopped" if resumes else "interrupted"
+    return f"{what}; the same command goes on where it stopped" if resumes else what, code
 
 
-def _end_at_once(message: str) -> None:
+def _end_at_once(message: str, code: int) -> None:
     """Ends the process without Python's own clean-up, in which JAX crashes while it compiles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     gc.collect()  # gives back what processes shared
     with suppress(OSError):
         sys.stdout.flush()
     _say(message)
-    os._exit(INTERRUPTED)
+    os._exit(code)
 
 
 def _fail(message: str, code: int) -> None:

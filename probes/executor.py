@@ -86,6 +86,7 @@ def run_jobs(
                     if then is not None:
                         submit(then(job, row))
         except BrokenProcessPool:
+            check_interrupt()  # SIGTERM to all processes ends the workers too
             raise WorkerDied("a worker process was killed; the same command goes on where it stopped") from None
         except BaseException:
             # the pool finds its workers gone and ends the futures; in Python 3.11 it fails on cancelled ones

@@ -107,6 +107,8 @@ class Resumable(Protocol):
 
     metrics: dict[str, float]
 
+    step: int
+
     def state(self) -> dict[str, Any]:
         """All that `restore` needs."""
 
@@ -317,6 +319,8 @@ class Runner:
             return
         trainer.restore(saved["trainer"])
         self.history, self.train_seconds, self.seconds = saved["history"], saved["train_seconds"], saved["seconds"]
+        if trainer.step == self.trial.train.steps:  # only the scores are left: no step will tell of it
+            self.tell(trainer.step)
 
     def keep(self, trainer: Resumable) -> None:
         """Writes the checkpoint from which `resume` goes on."""

@@ -165,6 +165,13 @@ MISTAKES = [
         ([*words, "--out", ""], "Invalid value for '--out': '' names no folder; nearest is 'runs'")
         for words in (["run", "two_timescale", "gdn"], ["sweep", "smoke"], ["figures"], ["bench", "filters"])
     ],
+    *[
+        (
+            ["run", "two_timescale", "gdn", "--out", out],
+            "Invalid value for '--out': 'mine.yaml' is a file, not a folder",
+        )
+        for out in ("mine.yaml", "mine.yaml/below/it")
+    ],
     (["report", "absent"], "absent: no recorded sweep"),
     (["figures", "exces"], "unknown figure 'exces'"),
     (["bench", "fliters"], "unknown benchmark 'fliters'"),

@@ -17,7 +17,7 @@ import pytest
 from probes import sweep
 from probes.catalogue import load_catalogue
 from probes.executor import Job, run_jobs
-from probes.interrupts import held, none_lost, unheard_by_children
+from probes.interrupts import Terminated, held, none_lost, terminable, unheard_by_children
 from probes.trial import Runtime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,6 +79,26 @@ def test_an_interrupt_that_was_not_asked_for_comes_at_the_end():
     assert said == ["whole"]
 
 
+def test_sigterm_is_held_too_and_handled_as_before_afterwards():
+    said = []
+
+    def work() -> None:
+        with terminable() as ending:
+            try:
+                with held() as check:
+                    signal.raise_signal(signal.SIGTERM)
+                    said.append("after")
+                    check()
+                    said.append("never")
+            finally:
+                said.append("terminated" if ending.terminated else "not")
+
+    with pytest.raises(Terminated):
+        work()
+    assert said == ["after", "terminated"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_an_interrupt_is_not_lost_in_a_finaliser():
     class Finalised:
         def __del__(self) -> None:
@@ -125,10 +145,11 @@ def start(tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
-def stop(process: subprocess.Popen[str], times: int = 1) -> str:
-    """What Ctrl-C does in a terminal, and what the sweep then says; nothing of its group is left."""
+def stop(process: subprocess.Popen[str], times: int = 1, *, code: int = 130, group: bool = True) -> str:
+    """What Ctrl-C does in a terminal, or SIGTERM for the code 143, to the group or the command alone, and what the
+    sweep then says; nothing of its group is left."""
     for _ in range(times):
-        os.killpg(process.pid, signal.SIGINT)
+        (os.killpg if group else os.kill)(process.pid, signal.SIGINT if code == 130 else signal.SIGTERM)
         time.sleep(0.1)
     try:
         _, said = process.communicate(timeout=60)
@@ -136,7 +157,7 @@ def stop(process: subprocess.Popen[str], times: int = 1) -> str:
             time.sleep(0.1)
             os.killpg(process.pid, 0)
     except ProcessLookupError:
-        assert process.returncode == 130
+        assert process.returncode == code
         return said
     except subprocess.TimeoutExpired:
         pass
@@ -186,3 +207,18 @@ def test_a_sweep_can_be_interrupted_at_any_time(tmp_path: Path, seconds: float, 
     process = start(tmp_path)
     time.sleep(seconds)
     assert stop(process, times) == INTERRUPTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("seconds", [3, 4, 5])
+def test_a_terminated_sweep_says_one_line_and_leaves_nothing(
+    tmp_path: Path, seconds: float, ignored: bool, group: bool
+):
+    """Also where SIGINT is ignored, as in the background jobs of a script, and where the workers get SIGTERM too."""
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = start(tmp_path)
+    time.sleep(seconds)
+    assert stop(process, code=143, group=group) == INTERRUPTED.replace("interrupted", "terminated")

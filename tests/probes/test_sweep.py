@@ -110,6 +110,24 @@ def test_an_interrupted_trial_goes_on_to_the_same_numbers(tmp_path, stop):
     assert {k: v for k, v in part.items() if k not in TIMES} == {k: v for k, v in whole.items() if k not in TIMES}
 
 
+def test_a_trial_that_was_stopped_after_its_last_step_tells_of_it(tmp_path, monkeypatch):
+    class Stopped(BaseException):
+        pass
+
+    def stop(*_):
+        raise Stopped
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Runner, "score_columns", stop)
+        with pytest.raises(Stopped):
+            run_tiny(tmp_path)
+    heard = []
+    dials = {name: TINY[name] for name in ("task", "train", "evaluate", "arch")}
+    probes.run("two_timescale", "attention", out=tmp_path, sets=dials, listener=heard.append)
+    assert [(event.step, event.steps) for event in heard] == [(6, 6)]
+    assert heard[0].excess > 0
+
+
 def test_a_model_that_turns_nan_is_a_recorded_row(tmp_path):
     row = run_tiny(tmp_path, own("TurnsNaN")).row
     assert row["status"] == "diverged"
