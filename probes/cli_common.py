@@ -22,6 +22,8 @@ from probes.strict_yaml import YamlError
 console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120, highlight=False)
 errors = Console(stderr=True, highlight=False)
 
+ROUNDING = 1e-10
+"""Standard errors up to this are those of a value without any, in float64."""
 MOST_PLACES = 7
 """Digits after the point beyond which a small number with its error is written with an exponent."""
 
@@ -62,8 +64,9 @@ def one_line(error: BaseException) -> str:
 
 
 def places(error: float | None, least: int = 4) -> int:
-    """Digits after the point that show two significant ones of a standard error; `least` where none is known."""
-    return max(least, 1 - math.floor(math.log10(error))) if error and 0 < error < math.inf else least
+    """Digits after the point that show two significant ones of a standard error; `least` where none is known, or where
+    it is no more than rounding."""
+    return max(least, 1 - math.floor(math.log10(error))) if error and ROUNDING < error < math.inf else least
 
 
 def number(value: float | None, error: float | None = None, digits: int = 4) -> str:
