@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from probes.catalogue import load_catalogue
+from probes.catalogue import CatalogueError, load_catalogue
 from probes.config import Evaluation, Seeds, Training, Trial
 from probes.controls import with_defaults
 from probes.controls_check import Checker, refuse_useless
@@ -63,6 +63,8 @@ def run(
     spec = catalogue.make_spec(architecture, dials["arch"], vocab_size=made.vocab_size, head=made.head)
     seeds = Seeds(**merged({"data_seed": seed, "model_seed": seed}, dials["seeds"]))
     kind = catalogue.task_entry(task)["kind"]
+    if beyond := Training(**dials["train"]).beyond_end():
+        raise CatalogueError(beyond[1])
     train, evaluate = with_defaults(spec, dials["train"], dials["evaluate"])
     trial = make_trial(kind, made, spec, Training(**train), Evaluation(**evaluate), seeds)
     refuse_useless([Checker(made, spec).check(trial.train, trial.evaluate)])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from probes.config import Suite
-from probes.messages import describe_validation, nearest
+from probes.messages import describe_validation, nearest, no_folder
 from probes.plugins import PluginError, load_object
 from probes.settings import SECTIONS, CatalogueError, merged, nest, parse_sets
 from probes.strict_yaml import Document, YamlError, load_document
@@ -135,10 +135,10 @@ class Catalogue:
         """The message of an error, led by the line of the suite whose dial it names, if it names one."""
         found = self.suite(suite)
         section, *keys = getattr(error, "path", None) or ("",)
-        if len(keys) > 1:
+        if keys:
             given = getattr(found, section).get(keys[0])
             grid = [key for key in found.grid if key.startswith(f"{section}.{keys[0]}")]
-            if grid or (isinstance(given, Mapping) and keys[1] in given):
+            if grid or (given is not None and (not isinstance(given, Mapping) or keys[1:2] == [] or keys[1] in given)):
                 place = ("grid", grid[0]) if grid else (section, *keys)
                 return f"{self._where('suites', suite, *place)}: {error}"
         paths = [(section, key) for section in ("task", "arch") for key in getattr(found, section)]
@@ -219,6 +219,8 @@ def _check_entry(group: str, name: Any, entry: Any, document: Document) -> None:
     where = document.where(group, name)
     if not isinstance(name, str) or not name or ":" in name:
         raise CatalogueError(f"{where}: {name!r} is no name of an entry (text without a colon)")
+    if group == "suites" and (wrong := no_folder(name)):
+        raise CatalogueError(f"{where}: {wrong}")
     if not isinstance(entry, dict):
         raise CatalogueError(f"{where}: {name} is a mapping of settings, not {entry!r}")
     for key in entry:
@@ -264,6 +266,8 @@ def _suite(name: str, entry: dict[str, Any], document: Document, entries: dict[s
     for index, rate in enumerate(suite.learning_rates):
         if not rate > 0:
             raise fail(("learning_rates", index), f"learning rate {rate} is not positive")
+    if found := suite.contradiction():
+        raise fail(*found)
     if len(suite.learning_rates) < SMALLEST_LR_GRID and not suite.smoke:
         text = f"learning_rates has {len(suite.learning_rates)} points; {SMALLEST_LR_GRID} or more unless smoke: true"
         raise fail(("learning_rates",), text)

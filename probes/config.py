@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -42,6 +43,17 @@ class Training(Strict):
     """Named schedules for the architecture's control tensors in training (an Oryx mode schedule, ...)."""
     evaluations: int = Field(10, ge=1)
     """How often the validation split is scored in the course of training, evenly spaced, the end included."""
+
+    def beyond_end(self, keys: Iterable[str] = ("warmup", "evaluations")) -> tuple[str, str] | None:
+        """Which of `keys` was given a value that the steps cannot hold, and what is wrong with it; None where all fit.
+
+        A default that is longer than the training is cut off by its end.
+        """
+        for key in keys:
+            value = getattr(self, key)
+            if key in self.model_fields_set and value > self.steps:
+                return key, f"train.{key} = {value} is above train.steps = {self.steps}; nearest: {self.steps}"
+        return None
 
 
 class Evaluation(Strict):
@@ -110,6 +122,20 @@ class Suite(Strict):
     """A smoke suite may search fewer than four learning rates."""
     match: Literal["parameters", "state_bytes", "forward_flops"] | None = None
     """What the models of one task are matched in, to the first architecture's value; None: as specified."""
+
+    def contradiction(self) -> tuple[tuple[str, ...], str] | None:
+        """The path of a dial that the suite sets in two places, and what is wrong with it; None where there is none."""
+        rates = ", ".join(f"{rate:g}" for rate in self.learning_rates)
+        searched = f"which learning_rates ({rates}) searches; leave out one of the two"
+        if "lr" in self.train:
+            return ("train", "lr"), f"train.lr = {self.train['lr']!r} sets the learning rate, {searched}"
+        if "train.lr" in self.grid:
+            return ("grid", "train.lr"), f"grid has train.lr, {searched}"
+        if "seeds.model_seed" in self.grid and len(self.seeds) > 1:
+            seeds = ", ".join(map(str, self.seeds))
+            text = f"grid has seeds.model_seed, which seeds ({seeds}) sets too; leave out one of the two"
+            return ("grid", "seeds.model_seed"), text
+        return None
 
     @field_validator("tasks", "architectures", "learning_rates", "seeds")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,21 @@ def nearest(key: Any, choices: Iterable[Any]) -> str:
     if close:
         return f"; nearest is {close[0]!r}"
     return f"; known: {', '.join(known)}" if known else ""
+
+
+RESERVED = ("trials",)
+"""Folders in which something else is kept beside those of suites."""
+
+
+def no_folder(name: str) -> str | None:
+    """What is wrong with `name` as a suite's folder: one part of a path, neither hidden nor taken; else None."""
+    last = "".join(c for c in re.split(r"[/\\]", name)[-1] if c.isprintable()).strip().lstrip(".")
+    found = f"{last}_" if last in RESERVED else last
+    if name == found:
+        return None
+    return f"{name!r} is no plain name of a folder, which a suite's results need" + (
+        f"; nearest is {found!r}" if found else ""
+    )
 
 
 def describe_validation(error: ValidationError, model: type[BaseModel]) -> tuple[tuple[Any, ...], str]:

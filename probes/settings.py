@@ -26,7 +26,14 @@ SECTIONS: dict[str, type[BaseModel] | None] = {
 
 
 class CatalogueError(ValueError):
-    """A name, key or value that the catalogue or `--set` does not know; one line that says which, and what is near."""
+    """A name, key or value that the catalogue or `--set` does not know; one line that says which, and what is near.
+
+    `path`: the key in a suite that it is about, where it is about one.
+    """
+
+    def __init__(self, text: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.path = path
 
 
 def parse_sets(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:

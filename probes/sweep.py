@@ -27,6 +27,7 @@ from probes.controls import with_defaults
 from probes.controls_check import Checker, refuse_useless
 from probes.device_names import check_device
 from probes.executor import Job, run_jobs
+from probes.messages import no_folder
 from probes.results import frame, read_row, write_table
 from probes.settings import by_section, merged, nest
 from probes.trial import Labels, Listener, Runtime, folder_name, make_trial
@@ -71,11 +72,17 @@ def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, A
 
     Raises `CatalogueError`, `TaskError` or `ControlError`.
     """
+    if conflict := suite.contradiction():
+        raise CatalogueError(conflict[1], conflict[0])
     sets = by_section(sets)
+    if "model_seed" in sets["seeds"] and len(suite.seeds) > 1:
+        listed = ", ".join(map(str, suite.seeds))
+        raise CatalogueError(f"seeds.model_seed = {sets['seeds']['model_seed']}: the suite's seeds ({listed}) set it")
     groups, variants = [], []
     axes = [[(key, value) for value in values] for key, values in suite.grid.items()]
     for point in itertools.product(*axes):
         dials = _dials(suite, dict(point), sets)
+        _refuse_beyond_end(_dials(suite, dict(point), {})["train"], sets["train"])
         label = " ".join(f"{key}={json.dumps(value)}" for key, value in point)
         rates = [dials["train"].pop("lr")] if "lr" in dials["train"] else suite.learning_rates
         for task_name in suite.tasks:
@@ -118,6 +125,15 @@ def expand(suite: Suite, catalogue: Catalogue, sets: Mapping[str, Mapping[str, A
     return groups
 
 
+def _refuse_beyond_end(own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """CatalogueError for a warm-up or evaluations beyond the end of training; a suite that is shortened from outside
+    keeps its own, which end with it."""
+    given_too = [key for key in ("warmup", "evaluations") if key in given]
+    found = Training(**own).beyond_end() or Training(**{**own, **given}).beyond_end(given_too)
+    if found:
+        raise CatalogueError(found[1], ("train", found[0]))
+
+
 def _dials(suite: Suite, point: Mapping[str, Any], sets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     own = {"task": suite.task, "arch": suite.arch, "train": suite.train, "evaluate": suite.evaluate, "seeds": {}}
     at_point = nest(point, "grid ")
@@ -158,6 +174,8 @@ def run(
     catalogue = load_catalogue(config)
     if isinstance(suite, str):
         name, suite = name or suite, catalogue.suite(suite)
+    if name and (wrong := no_folder(name)):
+        raise CatalogueError(f"name = {wrong}")
     groups = expand(suite, catalogue, sets)
     device = devices[0]
     folder = Path(out) / (name or "suite")

@@ -54,6 +54,12 @@ suites:
     <<: *tiny
     task: {}
     architectures: ["mixer:mixers.py:Averge"]
+  short:
+    <<: *tiny
+    task: {}
+    train:
+      steps: 4
+      warmup: 9
 """
 MIXERS = """import torch
 
@@ -155,6 +161,15 @@ MISTAKES = [
     (["run", "two_timescale", "mixer:mixers.py"], "does not say what to load"),
     (["run", "two_timescale", "mixer:mixers.py:Broken"], "does not take d_model=64 and {}"),
     (["run", "two_timescale", "model:absent:M"], "'model:absent:M' cannot be imported"),
+    (
+        ["run", "two_timescale", "gdn", "--set", "train.steps=2", "--set", "train.warmup=99999"],
+        "train.warmup = 99999 is above train.steps = 2; nearest: 2",
+    ),
+    (
+        ["run", "two_timescale", "gdn", "--set", "train.steps=60", "--set", "train.evaluations=500"],
+        "train.evaluations = 500 is above train.steps = 60; nearest: 60",
+    ),
+    (["sweep", "short", "--config", "dials.yaml"], "dials.yaml:27: short: train.warmup = 9 is above train.steps = 4"),
     (["run", "two_timescale", "gdn", "--kernels", "fst"], "kernels: unknown 'fst'; nearest"),
     *[
         ([*words, "--kernels", "fla"], "kernels: 'fla' needs a CUDA device, this is 'cpu'; nearest: 'chunked'")

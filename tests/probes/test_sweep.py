@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -230,6 +231,49 @@ def test_unknown_sections_are_refused_from_python(tmp_path):
         probes.run("two_timescale", "attention", out=tmp_path, sets={"trainn": {"steps": 2}})
     with pytest.raises(ValueError, match="unknown section 'trainn'; nearest is 'train'"):
         sweep.expand(tiny_suite(), load_catalogue(), {"trainn": {"steps": 2}})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sets", "says"),
+    [
+        ({"grid": {"train.lr": [1e-3]}}, {}, "grid has train.lr, which learning_rates"),
+        ({"train": {**TINY["train"], "lr": 1e-3}}, {}, "train.lr = 0.001 sets the learning rate"),
+        ({"seeds": [0, 1], "grid": {"seeds.model_seed": [0, 1]}}, {}, "grid has seeds.model_seed"),
+        ({"seeds": [0, 1]}, {"seeds": {"model_seed": 3}}, "seeds.model_seed = 3: the suite's seeds (0, 1) set it"),
+        ({"train": {"steps": 2, "warmup": 9}}, {}, "train.warmup = 9 is above train.steps = 2; nearest: 2"),
+        (
+            {"train": {"steps": 60, "evaluations": 500}},
+            {},
+            "train.evaluations = 500 is above train.steps = 60; nearest",
+        ),
+        ({"grid": {"train.steps": [6, 2]}}, {}, "train.evaluations = 3 is above train.steps = 2; nearest: 2"),
+        ({}, {"train": {"warmup": 7}}, "train.warmup = 7 is above train.steps = 6; nearest: 6"),
+    ],
+)
+def test_dials_that_contradict_each_other_are_refused(changes, sets, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        sweep.expand(tiny_suite(**changes), load_catalogue(), sets)
+
+
+def test_what_does_not_contradict_is_swept():
+    for changes, sets in (
+        ({"grid": {"seeds.model_seed": [0, 1]}}, {}),
+        ({"grid": {"seeds.data_seed": [0, 1]}, "seeds": [0, 1]}, {}),
+        ({}, {"train": {"lr": 1e-3}}),
+        ({}, {"train": {"steps": 1}}),
+        ({"train": {"warmup": 3000}, "grid": {"train.steps": [3000, 4000]}}, {}),
+        ({"train": {"steps": 2}}, {}),
+    ):
+        groups = sweep.expand(tiny_suite(**changes), load_catalogue(), sets)
+        trials = [job.trial.identity() for group in groups for job in [*group.search, *group.rest]]
+        assert len(set(trials)) == len(trials)
+
+
+def test_a_sweep_stays_in_its_folder(tmp_path):
+    for name, near in (("../esc", "'esc'"), ("a/b", "'b'"), ("trials", "'trials_'")):
+        with pytest.raises(ValueError, match=f"nearest is {near}"):
+            sweep.run(tiny_suite(), out=tmp_path / "out", name=name)
     assert not list(tmp_path.iterdir())
 
 
