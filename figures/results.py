@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -35,9 +36,14 @@ def read(folder: str | Path) -> pd.DataFrame:
 
 
 def curves(folder: str | Path, trial: str) -> dict[str, np.ndarray]:
-    """The arrays of one trial of a sweep, by its `folder` in the table: what `curves.npz` holds."""
-    with np.load(Path(folder) / "trials" / trial / "curves.npz") as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    """The arrays of one trial of a sweep, by its `folder` in the table: what `curves.npz` holds. ValueError where that
+    file is damaged."""
+    path = Path(folder) / "trials" / trial / "curves.npz"
+    try:
+        with path.open("rb") as file, np.load(file) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (BadZipFile, EOFError, ValueError):  # ValueError: no archive at all
+        raise ValueError(f"{path} is damaged; remove the folder {path.parent}, and its sweep trains it again") from None
 
 
 def references(table: pd.DataFrame) -> list[str]:

@@ -32,7 +32,7 @@ from probes.task import Batch
 from probes.tasks.draws import distinct, integers
 from probes.tasks.entry_means import expected_window
 from probes.tasks.recall import Expectation, RecallSettings, RecallTask, octave
-from probes.tasks.settings import refuse
+from probes.tasks.settings import refuse, refuse_many
 from probes.tasks.spread import NEVER, Spread, around, certain, choose, level
 
 LARGEST_KEY_SPACE = 2**40
@@ -70,9 +70,8 @@ class EntriesTask(RecallTask):
         self.offset = context - self.cells * self.entry
         if self.cells < self.entries:
             need = self.entries * self.entry + self.key_length + self.value_length
-            refuse(
-                self.name, "length", self.length, f"too short for {self.entries} entries of {self.entry} tokens", need
-            )
+            reason = f"{self.entry} tokens each, and the query"
+            refuse_many(self.name, self.entries_dial, self.entries, reason, self.cells, self.length, need)
 
     entries_dial = "entries"
 

@@ -22,16 +22,16 @@ Reference: Arora et al. (2023), Zoology (arXiv 2312.04927), appendix E and figur
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from probes.task import Batch, TaskError
+from probes.task import Batch
 from probes.tasks.draws import distinct, integers, shuffled, weighted_distinct
 from probes.tasks.recall import Expectation, Load, RecallSettings, RecallTask, octave
-from probes.tasks.settings import refuse
+from probes.tasks.settings import refuse, refuse_many
 from probes.tasks.spread import NEVER, Spread, around, certain, choose, level
 from probes.tasks.successive import inclusion, next_inclusion
 
@@ -76,20 +76,13 @@ class Mqar(RecallTask):
         self.start = 2 * self.stored + dials.blanks
         self.slot_count = max(0, (dials.length - self.start) // 2)
         if self.slot_count < dials.pairs:
-            self._refuse_length(dials)
+            others = {"distractors": dials.distractors, "blanks": dials.blanks}
+            reason = ", ".join(["with their queries", *(f"{key} = {value}" for key, value in others.items() if value)])
+            fits = (dials.length - 2 * dials.distractors - dials.blanks) // 4
+            need = self.start + 2 * dials.pairs
+            refuse_many(self.name, "pairs", dials.pairs, reason, fits, dials.length, need)
         gap = torch.arange(1, self.slot_count + 1, dtype=torch.float64)
         self.log_weights = (dials.gap_power - 1) * gap.log()
-
-    def _refuse_length(self, dials: MqarSettings) -> NoReturn:
-        """Names the dials that do not fit together, and what the first of them may be with the others as they are."""
-        others = {"distractors": dials.distractors, "blanks": dials.blanks}
-        beside = "".join(f", {key} = {value}" for key, value in others.items() if value)
-        fits = (dials.length - 2 * dials.distractors - dials.blanks) // 4
-        need = self.start + 2 * dials.pairs
-        reason = f"with their queries too many for length = {dials.length}{beside}"
-        if fits < 1:
-            refuse(self.name, "length", dials.length, f"too short for pairs = {dials.pairs}{beside}", need)
-        raise TaskError(f"{self.name}: pairs = {dials.pairs}: {reason}; nearest valid is {fits}, or length = {need}")
 
     def resolved(self) -> dict[str, Any]:
         return {"filler": self.filler}

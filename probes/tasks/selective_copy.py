@@ -24,7 +24,7 @@ from pydantic import Field
 from probes.task import Batch
 from probes.tasks.draws import distinct, integers
 from probes.tasks.recall import Expectation, Load, RecallSettings, RecallTask
-from probes.tasks.settings import refuse
+from probes.tasks.settings import refuse, refuse_many
 from probes.tasks.spread import Spread, certain, choose, level, two_ranges
 
 GO, BLANK = 0, 1
@@ -58,8 +58,9 @@ class SelectiveCopy(RecallTask):
         self.first_answer = dials.length - dials.string
         self.context = self.first_answer if dials.teacher_forced else self.first_answer - 1
         if self.context < dials.string:
-            need = 2 * dials.string + (0 if dials.teacher_forced else 1)
-            refuse(self.name, "length", dials.length, f"too short for {dials.string} data tokens twice", need)
+            extra = 0 if dials.teacher_forced else 1
+            fits, need = (dials.length - extra) // 2, 2 * dials.string + extra
+            refuse_many(self.name, "string", dials.string, "data tokens twice", fits, dials.length, need)
         self.noise = (2, self.first_data) if dials.noise else (BLANK, BLANK + 1)
 
     def capacity(self) -> int:

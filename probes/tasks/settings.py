@@ -41,3 +41,12 @@ def read_settings(model: type[Settings], task: str, settings: Mapping[str, Any])
 def refuse(task: str, dial: str, value: Any, reason: str, choice: Any) -> NoReturn:
     """Raises the `TaskError` of a dial that does not fit the others; `choice` is its nearest valid value."""
     raise TaskError(f"{task}: {dial} = {value!r}: {reason}; nearest valid is {choice!r}")
+
+
+def refuse_many(task: str, dial: str, value: int, reason: str, fits: int, length: int, need: int) -> NoReturn:
+    """Raises the `TaskError` of more than a sequence of `length` holds: it names the number, the largest that fits and
+    the length that the number needs; the length alone where not even one fits."""
+    if fits < 1:
+        refuse(task, "length", length, f"too short for {dial} = {value}, {reason}", need)
+    nearest = f"nearest valid is {fits}, or length = {need}"
+    raise TaskError(f"{task}: {dial} = {value!r}: too many for length = {length}, {reason}; {nearest}")

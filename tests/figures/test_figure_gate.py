@@ -94,6 +94,14 @@ def test_the_curve_is_the_rate_by_time_since_the_change(sweep, tmp_path):
     assert sorted(fires[fires.block == 1].tokens) == list(range(10))
 
 
+@pytest.mark.parametrize("left", [0, 40, 400])
+def test_damaged_curves_are_named(sweep, tmp_path, left):
+    path = sweep / "trials" / "slow-amor-0" / "curves.npz"
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(ValueError, match=f"{path} is damaged; remove the folder {path.parent}, and its sweep"):
+        gate.draw(tmp_path / "out", results=sweep)
+
+
 @pytest.mark.parametrize(
     ("module", "dials", "message"),
     [

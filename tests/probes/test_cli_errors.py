@@ -79,15 +79,15 @@ MISTAKES = [
     (["sweep", "smoke", "--zzz"], "No such option: --zzz; known: --config, --device, --devices, --help, --kernels"),
     (
         ["bayes", "mqar", "--set", "task.pairs=100"],
-        "mqar: pairs = 100: with their queries too many for length = 64; nearest valid is 16, or length = 400",
+        "mqar: pairs = 100: too many for length = 64, with their queries; nearest valid is 16, or length = 400",
     ),
     (
         ["bayes", "mqar", "--set", "task.length=20"],
-        "pairs = 8: with their queries too many for length = 20; nearest valid is 5, or length = 32",
+        "pairs = 8: too many for length = 20, with their queries; nearest valid is 5, or length = 32",
     ),
     (
         ["bayes", "mqar_separated", "--set", "task.length=20"],
-        "mqar: length = 20: too short for pairs = 8, distractors = 8, blanks = 32; nearest valid is 80",
+        "mqar: length = 20: too short for pairs = 8, with their queries, distractors = 8, blanks = 32; nearest valid",
     ),
     (["ls", "taks"], "nearest is 'tasks'"),
     (["ls", "--config", "absent.yaml"], "cannot read absent.yaml: No such file or directory"),
