@@ -15,6 +15,7 @@ import pytest
 import probes
 from probes import sweep
 from probes.catalogue import load_catalogue
+from probes.cli import main
 from probes.config import Suite
 from probes.results import COLUMNS, read_table
 from probes.trial import Labels, Runner, Runtime
@@ -359,3 +360,16 @@ def test_a_suite_matches_its_architectures_and_says_how_well():
             target = Runner(first.search[0].trial, first.labels, Runtime(), Path(), None).base_row()[by]
             assert row[by] / target - 1 == pytest.approx(group.labels.residual)
     assert {group.labels.matched for group in sweep.expand(tiny_suite(), load_catalogue())} == {""}
+
+
+def test_a_failed_trial_is_not_found_finished(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    suite = tiny_suite(architectures=[own("Bigram"), own("Broken")], learning_rates=[1e-3], arch={})
+    Path("own.yaml").write_text(json.dumps({"suites": {"mine": suite.model_dump(exclude_defaults=True)}}))
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="1"):
+            main(["sweep", "mine", "--config", "own.yaml", "--workers", "1"])
+        said = capsys.readouterr().out
+    assert "1 of 2 trials found finished" in said
+    assert "3/2" not in said
