@@ -212,6 +212,8 @@ class EvaluationSet:
     ) -> None:
         blocks = evaluation_blocks(task, data_seed, split, sequences)
         self.task = task
+        for block in blocks:
+            _check_tokens(task, block)
         self.digest = digest(blocks)
         self.sequences = sequences
         self.batches = [
@@ -285,6 +287,14 @@ class EvaluationSet:
                 rows = np.concatenate(to_model[name]) if to_model[name] else None
                 found[name] = replace(self._sums[name], to_model=rows)
         return found
+
+
+def _check_tokens(task: Task, block: Batch) -> None:
+    """ValueError where a token, or a target that counts, is outside the task's vocabulary."""
+    for name, values in (("token", block.tokens), ("target", block.targets[block.scored])):
+        wrong = values[(values < 0) | (values >= task.vocab_size)]
+        if len(wrong):
+            raise ValueError(f"{task.name}: {name} {int(wrong[0])} is outside the vocabulary of {task.vocab_size}")
 
 
 def _by_sequence(batch: Batch, values: Tensor) -> np.ndarray:

@@ -38,7 +38,7 @@ from probes.readouts import SCORES, layer_readouts
 from probes.recall_report import regime_columns, robustness_columns
 from probes.results import SCHEMA_VERSION, read_json, read_row, write_json
 from probes.row import curves_of, model_columns, reference_columns
-from probes.scoring import EvaluationSet, Sums
+from probes.scoring import EvaluationSet, Sums, refuse_beaten
 from probes.splits import split_generator
 from probes.splits_check import check_trial
 from probes.task import Batch, Task
@@ -276,9 +276,13 @@ class Runner:
     def build(self) -> nn.Module:
         """The model, initialised from the trial's model seed alone.
 
-        Raises `SplitOverlap` where a finite training set shares a sequence with another split.
+        Raises `SplitOverlap` where a finite training set shares a sequence with another split, and `BeatenBayes` where
+        a user's own task has a reference that is better than Bayes on validation.
         """
         check_trial(self.task, self.trial)
+        if self.trial.task["kind"].startswith("task:"):  # the catalogue's are held to it by tests
+            validation = self.evaluation_set("validation", self.trial.evaluate.validation_sequences)
+            refuse_beaten(self.task, validation.score())
         # The model is initialised on the CPU; the generators of GPUs are left alone.
         with torch.random.fork_rng(devices=[]):
             torch.random.default_generator.manual_seed(self.trial.seeds.model_seed)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import probes
 from probes.catalogue import CatalogueError, load_catalogue
 from probes.cli import main
 from probes.scoring import BeatenBayes, EvaluationSet, ratio, refuse_beaten
@@ -182,6 +183,32 @@ def test_a_bayes_that_is_beaten_is_an_error(own, capsys, name, says):
     assert (ended.value.code, out) == (1, "")
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_a_trial_fails_before_its_first_step_where_bayes_is_beaten(own, tmp_path):
+    train = {"steps": 2, "batch_size": 2, "evaluations": 1}
+    scored = {"validation_sequences": 128, "test_sequences": 4, "readout_positions": 0}
+    sets = {"arch": {"d_model": 16}, "train": train, "evaluate": scored}
+    result = probes.run(own("Mistaken"), "attention", out=tmp_path / "runs", sets=sets)
+    assert result.row["status"] == "failed"
+    assert result.row["error"].startswith("BeatenBayes: coin: window_1 beats bayes by 0.")
+    assert result.row["train_seconds"] == 0
+    assert probes.run(own("Coin"), "attention", out=tmp_path / "runs", sets=sets).row["status"] == "ok"
+
+
+def test_a_rare_token_outside_the_vocabulary_is_found_when_sequences_are_scored(own):
+    task = load_catalogue().make_task(own("Coin"))
+    whole = task.sample
+
+    def rarely(generator, batch_size):
+        batch = whole(generator, batch_size)
+        batch.tokens[200:, 1] = 7
+        return batch
+
+    task.sample = rarely
+    EvaluationSet(task, 0, "test", 200)
+    with pytest.raises(ValueError, match="coin: token 7 is outside the vocabulary of 2"):
+        EvaluationSet(task, 0, "test", 201)
 
 
 def test_a_reference_that_rules_out_what_occurs_is_infinitely_worse_and_no_error(own, capsys):
