@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -39,7 +40,7 @@ def draw(name: str, *, out: Path, sets: list[str]) -> None:
     missing = 0
     for chosen in (name,) if name else known:
         module = importlib.import_module(known[chosen])
-        dials = _dials(chosen, sets, module.DIALS)
+        dials = _dials(chosen, sets, module.DIALS, get_type_hints(module.draw))
         out.mkdir(parents=True, exist_ok=True)
         try:
             paths = module.draw(out, **dials)
@@ -94,8 +95,11 @@ def _check(name: str, dials: Mapping[str, Any], module: Any) -> None:
                 raise CatalogueError(f"--set {key}={json.dumps(value)}: unknown {key} {one!r}{nearest(one, choices)}")
 
 
-def _dials(name: str, sets: list[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """`["task.overlap=1.0"]` or `["overlap=1.0"]` as `{"overlap": 1.0}`."""
+def _dials(
+    name: str, sets: list[str], known: Mapping[str, Any], hints: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """`["task.overlap=1.0"]` or `["overlap=1.0"]` as `{"overlap": 1.0}`; a dial without a default is checked against
+    its type in `hints`."""
     dials = {}
     for assignment in sets:
         key, equals, text = assignment.partition("=")
@@ -108,10 +112,22 @@ def _dials(name: str, sets: list[str], known: Mapping[str, Any]) -> dict[str, An
             dials[key] = load_value(text)
         except YamlError as error:
             raise CatalogueError(f"--set {assignment}: {error}") from None
-        wanted = _mismatch(dials[key], known[key])
+        default = known[key]
+        wanted = _mismatch(dials[key], _example((hints or {}).get(key)) if default is None else default)
         if wanted:
-            raise CatalogueError(f"--set {assignment}: {name}'s {key} is {wanted}, as {json.dumps(known[key])}")
+            choice = ", or null" if default is None else f", as {json.dumps(default)}"
+            raise CatalogueError(f"--set {assignment}: {name}'s {key} is {wanted}{choice}")
     return dials
+
+
+def _example(hint: Any) -> Any:
+    """A value of the first of the types in `int | None`, `list[str] | None` and their like; None for any other."""
+    for kind in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        if get_origin(kind) is list:
+            return [_example(*get_args(kind))]
+        if kind in (int, float, str):
+            return kind()
+    return None
 
 
 def _mismatch(value: Any, default: Any) -> str:

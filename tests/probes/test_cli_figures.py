@@ -87,6 +87,24 @@ def test_dials_are_set_with_or_without_their_section(fake: Path) -> None:
     assert (fake / "drawn" / "fake.txt").read_text() == "1.0 [4, 8.5]"
 
 
+@pytest.mark.parametrize(
+    ("figure", "dial", "message"),
+    [
+        ("gate", "start=x", "gate's start is a whole number, or null"),
+        ("gate", "task=3", "gate's task is text, or null"),
+        ("excess", "references=window_1", "excess's references is a list, or null"),
+        ("excess", "references=[3]", "excess's references is a list, or null"),
+        ("selection_inflation", "results=[a]", "selection_inflation's results is text, or null"),
+    ],
+)
+def test_a_dial_without_a_default_has_its_type(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], figure: str, dial: str, message: str
+) -> None:
+    assert figures(figure, "--set", dial, "--out", str(tmp_path / "out")) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_all_are_drawn_into_the_default_folder(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert figures() == 0
     assert (fake / "runs" / "figures" / "fake.txt").read_text() == "0.4 (1, 2)"
