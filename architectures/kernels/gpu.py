@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .conv import with_past
+
 SSD_CHUNK = 128
 """Tokens of a chunk in mamba-ssm's scan."""
 
@@ -118,10 +120,8 @@ def short_conv(
     """`kernels.conv`; in a sequence that continues the inputs before it are put in front, and their outputs dropped."""
     if state is None:
         return causal_conv(x, weight[:, 0], bias, act), None
-    past = state[:, 1:].to(x.dtype)
-    y = causal_conv(torch.cat([past, x], dim=1), weight[:, 0], bias, act)
-    after = torch.cat([state, x[:, -state.shape[1] :].to(state.dtype)], dim=1)[:, -state.shape[1] :]
-    return y[:, past.shape[1] :], after
+    padded, after = with_past(x, weight.shape[-1], state)
+    return causal_conv(padded, weight[:, 0], bias, act)[:, weight.shape[-1] - 1 :], after
 
 
 def short_conv_silu(
