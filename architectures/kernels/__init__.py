@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..errors import SpecError, unknown
 
@@ -132,11 +133,13 @@ _torch_forms = False
 
 @contextmanager
 def torch_forms() -> Iterator[None]:
-    """Within, every operation runs in its fast form in torch, whatever was asked for or approved."""
+    """Within, every operation runs in its fast form in torch, whatever was asked for or approved, and attention in
+    torch's composite form."""
     global _torch_forms
     before, _torch_forms = _torch_forms, True
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         _torch_forms = before
 

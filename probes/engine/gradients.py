@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from architectures import kernels
 from probes.engine.feed import Supervised
@@ -74,7 +73,7 @@ def reference(model: nn.Module, given: Supervised) -> dict[str, Tensor]:
     """Gradients by parameter's name in float32, through the forms in torch."""
     twin = copy.deepcopy(model)
     names, parameters = zip(*((n, p) for n, p in twin.named_parameters() if p.requires_grad), strict=True)
-    with kernels.torch_forms(), sdpa_kernel(SDPBackend.MATH):
+    with kernels.torch_forms():
         loss, _ = supervised_loss(twin, given.tokens, given.at, given.target, given.control, None)
         found = torch.autograd.grad(loss, parameters, allow_unused=True)
     return {n: torch.zeros_like(p) if g is None else g for n, p, g in zip(names, parameters, found, strict=True)}

@@ -9,11 +9,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from architectures import SpecError, accounting, kernels
 from probes.config import Trial
@@ -122,10 +122,9 @@ class Engine:
             job, reason = self.alone.popleft()
             runner = self._runner(job)
             runner.engine = f"eager: {reason}"
-            if self.programs.unsound(job.trial, self.runtime.precision):
-                with kernels.torch_forms(), sdpa_kernel(SDPBackend.MATH):
-                    return [*finished, (job, runner.run())]
-            return [*finished, (job, runner.run())]
+            unsound = self.programs.unsound(job.trial, self.runtime.precision)
+            with kernels.torch_forms() if unsound else nullcontext():
+                return [*finished, (job, runner.run())]
         return finished
 
     def _runner(self, job: Job) -> Runner:

@@ -207,3 +207,14 @@ def test_compiled_code_is_cached_apart_by_the_attention_kernels_that_are_on(monk
             tags.append(torch.compiler.config.cache_key_tag)
     assert [tag.startswith("mine ") and "flash" in tag for tag in tags] == [True, True]
     assert ["cudnn" in tag for tag in tags] == [True, False]
+
+
+def test_the_forms_in_torch_are_those_of_every_operation_and_of_attention():
+    kernels.approve("ssd", "mamba_ssm")
+    before = torch.backends.cuda.flash_sdp_enabled()
+    with kernels.torch_forms():
+        assert kernels.choose("ssd", "mamba_ssm", "cuda") == "chunked"
+        assert not torch.backends.cuda.flash_sdp_enabled()
+        assert torch.backends.cuda.math_sdp_enabled()
+    assert torch.backends.cuda.flash_sdp_enabled() == before
+    assert kernels.choose("ssd", "auto", "cuda") == "mamba_ssm"
