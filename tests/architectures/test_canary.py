@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from wrong_kernels import with_gradient
 
 from architectures import SpecError, build, kernels
 from architectures.kernels import canary
@@ -50,33 +51,13 @@ def wrong_output(q, k, v, beta, g=None, initial=None):
     return output * 1.1, state
 
 
-class _WrongGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return 0.9 * grad
-
-
 def wrong_gradient(q, k, v, beta, g=None, initial=None):
-    return kernels.load("gated_delta", "plain")(q, k, v, _WrongGradient.apply(beta), g, initial)
-
-
-class _WrongForStrides(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad if grad.is_contiguous() else -grad
+    return kernels.load("gated_delta", "plain")(q, k, v, with_gradient(beta, lambda grad: 0.9 * grad), g, initial)
 
 
 def wrong_for_strides(q, k, v, beta, g=None, initial=None):
     output, state = kernels.load("gated_delta", "plain")(q, k, v, beta, g, initial)
-    return _WrongForStrides.apply(output), state
+    return with_gradient(output, lambda grad: grad if grad.is_contiguous() else -grad), state
 
 
 def broken(q, k, v, beta, g=None, initial=None):

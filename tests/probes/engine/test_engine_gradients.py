@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from engine_jobs import job, run
+from wrong_kernels import with_gradient
 
 from architectures import kernels
 from probes.engine import gradients
@@ -29,17 +30,7 @@ def test_rows_are_compared_by_their_own_size():
 def wrong_query(q, k, v, beta, g=None, initial=None):
     """The gated delta rule with a gradient of the queries that has nothing to do with the right one."""
     chunked = kernels.load("gated_delta", "chunked")
-    return chunked(_Wrong.apply(q), k, v, beta, g, initial)
-
-
-class _Wrong(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.flip(1)
+    return chunked(with_gradient(q, lambda grad: grad.flip(1)), k, v, beta, g, initial)
 
 
 def test_trials_of_a_wrong_program_are_trained_by_the_forms_in_torch(tmp_path, monkeypatch):
