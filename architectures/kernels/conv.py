@@ -6,21 +6,34 @@ Returned: `y (B, T, C)`, and the last K inputs, None without a state.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 
-def with_past(x: Tensor, width: int, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _with_past(x: Tensor, width: int, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """`x` after the K - 1 inputs before it, zeros without a state; and the last K inputs."""
     if state is None:
         return F.pad(x, (0, 0, width - 1, 0)), None
     return torch.cat([state[:, 1:].to(x.dtype), x], dim=1), torch.cat([state, x.to(state.dtype)], dim=1)[:, -width:]
 
 
+def continued(
+    kernel: Callable[[Tensor], Tensor], x: Tensor, width: int, state: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """What a `kernel` that starts from nothing makes of `x` after the inputs in `state`: they are put in front, and
+    their outputs dropped."""
+    if state is None:
+        return kernel(x), None
+    padded, after = _with_past(x, width, state)
+    return kernel(padded)[:, width - 1 :], after
+
+
 def plain(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """The definition, one lag after the other."""
-    padded, state = with_past(x, weight.shape[-1], state)
+    padded, state = _with_past(x, weight.shape[-1], state)
     y = sum(weight[:, 0, i] * padded[:, i : i + x.shape[1]] for i in range(weight.shape[-1]))
     assert isinstance(y, Tensor)
     return y if bias is None else y + bias, state
@@ -30,7 +43,7 @@ def chunked(
     x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """torch's grouped convolution."""
-    padded, state = with_past(x, weight.shape[-1], state)
+    padded, state = _with_past(x, weight.shape[-1], state)
     y = F.conv1d(padded.transpose(1, 2), weight, bias, groups=weight.shape[0])
     return y.transpose(1, 2), state
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .conv import with_past
+from .conv import continued
 
 
 @torch.library.custom_op(
@@ -65,11 +65,7 @@ fused_conv.register_autograd(_gradients, setup_context=_keep)
 def _run(
     x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, silu: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """In a sequence that continues, the inputs before it are put in front and their outputs dropped."""
-    if state is None:
-        return fused_conv(x, weight[:, 0], bias, silu), None
-    padded, after = with_past(x, weight.shape[-1], state)
-    return fused_conv(padded, weight[:, 0], bias, silu)[:, weight.shape[-1] - 1 :], after
+    return continued(lambda inputs: fused_conv(inputs, weight[:, 0], bias, silu), x, weight.shape[-1], state)
 
 
 def short_conv(

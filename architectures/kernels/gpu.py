@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .conv import with_past
+from .conv import continued
 
 SSD_CHUNK = 128
 """Tokens of a chunk in mamba-ssm's scan."""
@@ -117,11 +117,8 @@ causal_conv.register_autograd(_gradients, setup_context=_keep)
 def short_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None = None, act: str | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """`kernels.conv`; in a sequence that continues the inputs before it are put in front, and their outputs dropped."""
-    if state is None:
-        return causal_conv(x, weight[:, 0], bias, act), None
-    padded, after = with_past(x, weight.shape[-1], state)
-    return causal_conv(padded, weight[:, 0], bias, act)[:, weight.shape[-1] - 1 :], after
+    """`kernels.conv`."""
+    return continued(lambda inputs: causal_conv(inputs, weight[:, 0], bias, act), x, weight.shape[-1], state)
 
 
 def short_conv_silu(
