@@ -6,7 +6,6 @@ so that all that varies from draw to draw is what the probe's validation and tes
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +14,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from filters import torch_backend
+from probes import environment
 from probes.catalogue import CatalogueError, load_catalogue
 from probes.cli_common import number, places, show_table, table
 from probes.config import Evaluation
 from probes.files import whole_file
 from probes.readouts import layer_readouts
+from probes.results import write_json
 from probes.splits import evaluation_blocks
 from probes.task import Task
 from probes.tasks.two_timescale import TwoTimescale
@@ -80,13 +81,13 @@ def run(
     title = f"linear probes for the regime of {task}, {positions} positions, {draws} draws"
     show_table(table(columns, rows, right=columns[1:]), title)
     found = {
+        "environment": environment.describe("cpu", precision="float64", kernels="auto"),
         "dials": {"task": task, "windows": windows, "positions": positions, "draws": draws, "sequences": sequences},
         "explained": explained.tolist(),
         "explained_se": errors.tolist(),
     }
-    out.mkdir(parents=True, exist_ok=True)
     with whole_file(out / "bench_readouts.json") as temporary:
-        temporary.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(temporary, found)
     return found
 
 

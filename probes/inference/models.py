@@ -5,7 +5,6 @@ AMOR's attention output maps start at zero; here they are drawn like every other
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +15,7 @@ from architectures import build, published_spec
 from architectures.amor import Amor
 from architectures.amor_trigger import Scored, Trigger
 from architectures.decoding import Dialled, even_pattern
+from architectures.errors import nearest_name
 from architectures.published import AMOR_SCALES, ORYX_SCALES, models
 
 ORYX_SCALE = {"180M": "130M", "440M": "380M", "1.5B": "1.4B"}
@@ -46,7 +46,7 @@ class Case(NamedTuple):
 def cases(group: str) -> list[Case]:
     """The ten models of AMOR's tables at one scale, and Oryx's two in both modes. ValueError for another scale."""
     if group not in AMOR_SCALES:
-        near = difflib.get_close_matches(group, AMOR_SCALES, n=1, cutoff=0.0)[0]
+        near = nearest_name(group, AMOR_SCALES)
         raise ValueError(f"scales: {group!r} is not one of {', '.join(AMOR_SCALES)}; nearest: {near!r}")
     rows = [Case(name, group, group) for name in _paired(models(group))]
     scale = ORYX_SCALE[group]
