@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from architectures import build, parameter_groups
 from architectures.accounting.oryx_mixing import attention_output
+from architectures.context import Context
 from architectures.oryx_modes import MOST_SEGMENTS, Modes
 from architectures.oryx_spec import MIXERS
 
@@ -142,6 +143,16 @@ class TestSaving:
         assert self.metrics(mode, "sparse")["attention_pairs"] == (4 + 5 + 10) / (12 * 13 / 2)
         assert self.metrics(mode, "dense")["attention_pairs"] == 1
         assert float(self.metrics(mode, "dense")["attention_fraction"]) == pytest.approx(3 / 12)
+
+    def test_the_next_tokens_of_a_sequence_attend_to_those_before_too(self):
+        model, (tokens, _) = model_of(layers=2), drawn(shape=(1, 12))
+        model.path = "sparse"
+        mode = torch.tensor([[LINEAR, LINEAR, LINEAR, ATTENTION]])
+        state = model.init_state(1, 12)
+        model.advance(tokens[:, :8], state, Context(control={}, head=model.head))
+        context = Context(control={"mode": mode}, head=model.head)
+        model.advance(tokens[:, 8:], state, context)
+        assert context.extras["metrics"]["attention_pairs"] == 12 / (9 + 10 + 11 + 12)
 
     def test_single_modes(self):
         mode = torch.zeros(2, 9, dtype=torch.int64)

@@ -49,6 +49,18 @@ def test_the_layer_that_holds_the_posterior_is_found(found):
     assert abs(by_layer[2].explained) < 0.02
 
 
+def test_sequences_are_told_apart_across_batches():
+    """The error does not depend on how the test sequences are cut into batches."""
+    task = create("two_timescale", TASK)
+    fit, (whole, *_) = (evaluation_blocks(task, 0, split, 60) for split in ("validation", "test"))
+    errors = [
+        layer_readouts(Known(task), task, fit, test, positions=2000)[1].explained_se
+        for test in ([whole], [whole.rows(0, 20), whole.rows(20, 40), whole.rows(40, 60)])
+    ]
+    assert errors[0] > 0
+    assert errors[1] == pytest.approx(errors[0], rel=1e-6)
+
+
 def test_positions_of_one_sequence_are_no_independent_samples():
     """The error is that of the ratio of sums by sequence, from the values of one sequence at a time."""
     task = create("two_timescale", TASK)
